@@ -671,6 +671,26 @@ def test_deleting(root):
     assert root.store.values == {}
 
 
+def test_what_a_stopped_removal_has_left_is_removed_by_the_next_one(root):
+    root["x/y/b"][...] = 1
+    for key in [key for key in root.store.values if key in {"x/zarr.json", "x/.zgroup"}]:
+        del root.store.values[key]
+    root.delete("x")
+    assert [path for path, _ in root.walk()] == ["a"]
+    assert not [key for key in root.store.values if key.startswith("x/")]
+
+
+def test_nodes_below_no_hierarchy_are_not_removed():
+    store = MemoryStore()
+    zd.create_array(store, "data/a", shape=(2,), dtype="i1")
+    for key in ("zarr.json", "data/zarr.json"):
+        store.delete(key)
+    for path, below in (("", "data"), ("data", "data/a")):
+        with pytest.raises(NodeNotFoundError, match=f"in '{below}' and maybe others"):
+            zd.delete(store, path)
+    assert "data/a/zarr.json" in store.values
+
+
 def test_documents_go_first():
     recording = Recording(large("v3"))
     zd.delete(recording, "g1")

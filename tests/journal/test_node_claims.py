@@ -591,6 +591,24 @@ def test_claims_of_dead_jobs_are_swept(
     assert sum(clock.waited) >= 6 or becomes != "removed"
 
 
+@pytest.mark.parametrize("record", [ClaimRecord(("t",), owner=DEAD, makes=True), None])
+def test_a_removal_that_was_killed_at_its_end_is_ended_by_the_same_call(
+    record: ClaimRecord | None, server: S3Server
+) -> None:
+    """Its claim is all that is left, and keeps others away from nodes below; a living one stays."""
+    url, options = "s3://bucket/removed.zarr", server.options
+    zd.create_group(url, overwrite=True, storage_options=options)
+    store = open_store(f"{url}.zarr-dask", options)
+    living = ClaimRecord(("t",), makes=True)
+    store.set(f"g/{HELD}", [(record or living).to_json()])
+    with pytest.raises(NodeNotFoundError):
+        zd.delete(url, "g", storage_options=options)
+    assert (store.get(f"g/{HELD}") is None) == (record is not None)
+    store.delete(f"g/{HELD}")
+    zd.create_array(url, "g/a", shape=4, dtype="i4", storage_options=options)
+    zd.open_group(url, storage_options=options, mode="r+").delete("g")
+
+
 def test_claims_beside_a_journal_and_those_of_later_jobs_are_not_swept(
     server: S3Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:

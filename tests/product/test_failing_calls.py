@@ -188,3 +188,31 @@ def test_a_process_killed_at_some_calls(tmp_path, name):
     job = JOBS[name]
     for number in sample(calls_of(job, tmp_path / "0"), 6):
         is_killed_once(job, tmp_path / str(number), number, kill_before)
+
+
+def _killed_removal(root: Path, number: int, act) -> None:
+    with NthCall(number, act):
+        zd.delete(root, "g")
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("step", [pytest.param(1, marks=pytest.mark.slow), 25])
+def test_a_removal_of_a_group_is_ended_by_the_same_call(tmp_path, step):
+    """Its document goes first, so that the nodes below it have lost their group."""
+    for number in count(step, step):
+        root = tmp_path / f"{number}.zarr"
+        for path, values in (("a", VALUES), ("g/b", HALF), ("g/h/c", VALUES)):
+            zd.create_array(root, path, shape=values.shape, dtype="i4", chunks=3)[...] = values
+        process = get_context("fork").Process(
+            target=_killed_removal, args=(root, number, kill_after)
+        )
+        process.start()
+        process.join()
+        for path, values in (("g/b", HALF), ("g/h/c", VALUES)):
+            with suppress(NodeNotFoundError):
+                np.testing.assert_array_equal(zd.open_array(root, path)[...], values)
+        with suppress(NodeNotFoundError):
+            zd.delete(root, "g")
+        assert list(zd.open_group(root)) == ["a"]
+        if process.exitcode == 0:
+            return

@@ -70,7 +70,7 @@ from zarr_dask.journal import (
     jobs_creating,
 )
 from zarr_dask.journal.location import check_no_link, is_bare
-from zarr_dask.journal.node_claims import has_claims
+from zarr_dask.journal.node_claims import has_claims, sweep_remote_claims
 from zarr_dask.stores.base import Store, is_remote, join
 from zarr_dask.stores.compare_and_swap import cas_store_or_none, cas_update
 from zarr_dask.stores.fenced_deletes import fenced_deletes
@@ -493,6 +493,9 @@ def _leftover_keys(store: Store, prefix: str, meta: ArrayMeta) -> list[str]:
 def delete_node(store: Store, path: str) -> None:
     """Delete the node at a path and all that lies below; of links below, the links alone.
 
+    A removal that was stopped leaves nodes below a group that has no metadata any more: they are
+    removed as well, if there is a group above.
+
     Raises
     ------
     NodeNotFoundError
@@ -503,7 +506,9 @@ def delete_node(store: Store, path: str) -> None:
         If it belongs to a simulation output that is still open, or contains one.
     """
     present = formats_at(store, path)
-    if not present:
+    half_removed = [] if present else _half_removed(store, path)
+    if not (present or half_removed):
+        sweep_remote_claims(store, path)  # of a removal that was killed at its end
         _refuse_nothing(store, path)
     check_no_link(store, path)
     with (
@@ -511,9 +516,17 @@ def delete_node(store: Store, path: str) -> None:
         removing(store, path),
         fenced_deletes(claims.fence),
     ):
-        _check_still_there(store, path, present, claims)
+        if not half_removed:
+            _check_still_there(store, path, present, claims)
+        elif not _half_removed(store, path):
+            _refuse_nothing(store, path)
         end_claims_below(store, path)
-        remove_node(store, path, is_claimed=True)
+        if half_removed:
+            discard_journals(store, path, is_claimed=True)
+            _remove_rest(store, path, half_removed, {})
+        else:
+            remove_node(store, path, is_claimed=True)
+    present = present or half_removed
     for node_format, _ in present:
         warn_stale_consolidated(store, path, node_format)
 
@@ -659,9 +672,27 @@ def _check_still_there(
     _refuse_nothing(store, path)
 
 
+def _half_removed(store: Store, path: str) -> list[tuple[Format, NodeMeta | None]]:
+    """Return the formats of nodes below a group without metadata, in a group that has some.
+
+    Where there is no group above, the path may be a folder that holds hierarchies of others.
+    """
+    if not path or not formats_at(store, path.rpartition("/")[0]):
+        return []
+    return [(candidate, None) for candidate in implicit_group_formats(store, path, (), ())]
+
+
 def _refuse_nothing(store: Store, path: str) -> None:
     keys = [key for candidate in FORMATS for key in candidate.node_keys(path)]
-    raise NodeNotFoundError(where(store, path), keys, "Nothing was changed.")
+    hint = "Nothing was changed."
+    if is_implied(store, path):
+        below = next(iter(sorted(store.list_dir(f"{path}/" if path else "").prefixes)), "")
+        hint += (
+            f" Nodes lie below it, in {below.rstrip('/')!r} and maybe others, as they do after a "
+            "removal that was stopped. Delete each of them, or name this path from the root of its "
+            "hierarchy, if a group is above: zarr_dask.delete(root, path)."
+        )
+    raise NodeNotFoundError(where(store, path), keys, hint)
 
 
 # --- renaming -------------------------------------------------------------------------------------
