@@ -474,3 +474,33 @@ def test_an_array_that_was_removed_is_not_read_as_fill_values(tmp_path, format, 
     for read in (lambda: array[...], array.to_dask().compute):
         with pytest.raises(NodeNotFoundError, match="not even a folder"):
             read()
+
+
+@pytest.mark.parametrize("format", ["v2", "v3"])
+def test_an_array_whose_objects_were_removed_is_not_read_as_fill_values(format):
+    """In a store without folders: other nodes tell that those here have documents."""
+    store = MemoryStore()
+    zd.create_group(store, format=format)
+    for name in "abcdefgh":
+        zd.create_array(store, name, data=[1, 2, 3])
+    zd.consolidate(store)
+    for name in "bc":
+        store.delete_prefix(f"{name}/")
+    array = zd.open(store)["b"]
+    assert array.shown == Shown("")
+    for read in (lambda: array[...], array.to_dask().compute):
+        with pytest.raises(NodeNotFoundError, match="documents of their own, and it has none"):
+            read()
+    assert zd.open(store)["a"][...].tolist() == [1, 2, 3]
+
+
+@pytest.mark.parametrize("format", ["v2", "v3"])
+def test_a_hierarchy_with_nothing_but_consolidated_metadata_has_fill_values(format):
+    store = MemoryStore()
+    zd.create_group(store, format=format)
+    for name in "ab":
+        zd.create_array(store, name, shape=3, dtype="i4", fill_value=7)
+    zd.consolidate(store)
+    for name in "ab":
+        store.delete_prefix(f"{name}/")
+    assert zd.open(store)["a"][...].tolist() == [7, 7, 7]

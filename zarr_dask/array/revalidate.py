@@ -15,7 +15,7 @@ import os
 import platform
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -122,33 +122,37 @@ class Standing:
 
     def _check_consolidated(self) -> None:
         """As `check`, where the node has no document of its own."""
-        present = None
+        recorded = None
         if self.shown.by != self.path:
             place = (self.store, self.shown.by, self.node_format, self.path)
             with without_warnings():
-                present = read_consolidated(*place, self.options)
-        if present is None:
+                recorded = read_consolidated(*place, self.options)
+        if recorded is None:
             keys = self.node_format.node_keys(self.path)[:1]
             raise NodeNotFoundError(where(self.store, self.path), keys, _gone())
-        self._compare(present)
-        self._check_not_replaced()
+        self._compare(recorded.meta)
+        self._check_not_removed(recorded.others)
 
-    def _check_not_replaced(self) -> None:
-        """Raise if the array was removed, which outdated consolidated metadata still name."""
+    def _check_not_removed(self, others: Sequence[str]) -> None:
+        """Raise if the array was removed, which outdated consolidated metadata still name.
+
+        Some hierarchies have no other metadata: `others` are keys of documents that nodes have in
+        those that do.
+        """
         from zarr_dask.journal import explain_incomplete
 
         keys = self.node_format.node_keys(self.path)[:1]
         absent = NodeNotFoundError(where(self.store, self.path), keys)
         folder = local_path(self.store, self._key.rpartition("/")[0])
         if folder is not None and not os.path.isdir(folder):  # noqa: PTH112  (as fast as it is)
-            hint = (
-                "Consolidated metadata name it, but there is not even a folder: it was deleted or "
-                "moved. zarr_dask.consolidate(url) brings them up to date."
-            )
-            raise NodeNotFoundError(absent.where, keys, hint)
+            raise NodeNotFoundError(absent.where, keys, _outdated("there is not even a folder"))
         told = explain_incomplete(absent, self.store, self.path)
         if told is not absent:
             raise told
+        found = read_documents(self.store, others, self.options.limits)
+        if any(text is not None for text in found.values()):
+            hint = _outdated("others that they name have documents of their own, and it has none")
+            raise NodeNotFoundError(absent.where, keys, hint)
 
     def _compare(self, present: NodeMeta | None) -> None:
         if not isinstance(present, ArrayMeta) or not continues(self.meta, present):
@@ -197,6 +201,13 @@ class Confirmation:
             if self._standing is not None:
                 self._standing.check()
             self._standing = None
+
+
+def _outdated(how: str) -> str:
+    return (
+        f"Consolidated metadata name it, but {how}: it was deleted or moved. "
+        "zarr_dask.consolidate(url) brings them up to date."
+    )
 
 
 def _gone() -> str:

@@ -19,7 +19,7 @@ import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 from zarr_dask._util.warnings import warn
 from zarr_dask.errors import (
@@ -60,6 +60,7 @@ from zarr_dask.stores.wrapper import StoreWrapper
 __all__ = [
     "Consolidated",
     "Documents",
+    "RecordedNode",
     "consolidated_documents",
     "consolidated_groups",
     "consolidated_holder",
@@ -220,15 +221,32 @@ def consolidating_path(store: Store, path: str) -> str:
     return "" if store.endings == _ENDINGS[_DRAFT] else store.scope.rstrip("/")
 
 
+class RecordedNode(NamedTuple):
+    """A node as consolidated metadata say."""
+
+    meta: NodeMeta
+    others: tuple[str, ...]
+    """Keys that some of the other nodes which they name should have as their own documents."""
+
+
 def read_consolidated(
     store: Store, group: str, node_format: Format, path: str, options: ReadOptions
-) -> NodeMeta | None:
+) -> RecordedNode | None:
     """The node at `path` as the consolidated metadata of a group say now; None if they do not."""
     meta = node_format.read(store, group, options, found={}) or GroupMeta(implicit=True)
     consolidated = with_consolidated(store, group, node_format, meta, options)
     if not isinstance(consolidated, Consolidated):
         return None
-    return node_format.read(consolidated, path, options, found={})
+    recorded = node_format.read(consolidated, path, options, found={})
+    if recorded is None:
+        return None
+    own = {*node_format.node_keys(group), *node_format.node_keys(path)}
+    others = [key for key in consolidated.documents if key not in own and ".zattrs" not in key]
+    return RecordedNode(recorded, tuple(others[:: len(others) // _SOME + 1]))
+
+
+_SOME = 3
+"""Maximum number of other nodes of a `RecordedNode`."""
 
 
 def recorded_documents(
