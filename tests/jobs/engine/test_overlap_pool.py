@@ -289,3 +289,14 @@ def test_tasks_that_wait_count_in_the_memory_of_a_plan():
     assert near.peak < tight.peak <= tight.max_mem
     assert "2 others may wait" in tight.explain()
     assert "wait" not in near.explain()
+
+
+def test_a_task_of_a_pyramid_sends_all_its_objects_before_it_waits():
+    """Two planes of the first level, and one of the second."""
+    store = Far(patience=3)
+    pixels = np.arange(8 * 16 * 16, dtype="u2").reshape(8, 16, 16)
+    with dask.config.set(scheduler="sync"):
+        zd.ome.write(pixels, store, axes="zyx", chunks=(1, 16, 16), levels=2)
+    assert store.sent.most == 3
+    image = zd.ome.open(MemoryStore(store.values))
+    np.testing.assert_array_equal(image.level(0)[...], pixels)
