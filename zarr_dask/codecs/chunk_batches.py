@@ -161,9 +161,10 @@ def batch_decoder(out: np.ndarray, chunk_shape: Shape) -> Iterator[PlaceOf]:
 
     Examples
     --------
-    >>> out, right = np.zeros((2, 4)), (slice(0, 2, 1), slice(2, 4, 1))
+    >>> out, inside = np.zeros((2, 4)), (slice(0, 2, 1), slice(0, 2, 1))
+    >>> right = (slice(0, 2, 1), slice(2, 4, 1))
     >>> with batch_decoder(out, (2, 2)) as place_of:
-    ...     place_of(Part((0, 1), right, right, whole=True))[...] = 5
+    ...     place_of(Part((0, 1), inside, right, whole=True))[...] = 5
     >>> out
     array([[0., 0., 5., 5.],
            [0., 0., 5., 5.]])
