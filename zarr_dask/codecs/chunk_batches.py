@@ -211,11 +211,18 @@ def _longest_run(out: np.ndarray, chunk_shape: Shape) -> tuple[int, int]:
     longer = [dim for dim, n in enumerate(chunk_shape) if out.shape[dim] > n]
     if not longer or not nbytes or largest_partial_read(nbytes):
         return 0, 1
-    corner = out[tuple(slice(0, n, 1) for n in chunk_shape)]
-    if corner.shape == chunk_shape and corner.flags.c_contiguous:
-        return 0, 1
     axis = longer[-1]
-    return axis, min(LARGEST_RUN // nbytes, -(-out.shape[axis] // chunk_shape[axis]))
+    count = -(-out.shape[axis] // chunk_shape[axis])
+    if any(map(int.__lt__, out.shape, chunk_shape)):
+        if count < _MANY_PARTS:
+            return 0, 1
+    elif out[tuple(slice(0, n, 1) for n in chunk_shape)].flags.c_contiguous:
+        return 0, 1
+    return axis, min(LARGEST_RUN // nbytes, count)
+
+
+_MANY_PARTS = 16
+"""Number of neighbours from which one copy of their parts takes less time than one of each."""
 
 
 class _ChunkBatch:
