@@ -210,6 +210,7 @@ class _BoundSharding(BoundSerializer):
         self._index = codec.index_codecs.bind(self._index_spec)
         self._index.counted = 0  # it holds no elements
         self._index_size = self._index.size.most
+        self._worth_runs = _WORTH_RUNS * prod(codec.chunk_shape)
         self._index_first = codec.index_location == "start"
         self.streams_chunks = not self._index_first and not self._inner.partial
         # gaps between chunks are valid, so the bound is generous
@@ -333,7 +334,8 @@ class _BoundSharding(BoundSerializer):
 
         None also if nothing may be left to store, or the index places chunks outside the shard.
         """
-        changed, parts = self._whole_chunks(region), None
+        many = elements.size >= self._worth_runs
+        changed, parts = self._whole_chunks(region) if many else None, None
         if changed is None:
             found = self._changed_parts(region, elements, is_new=buffer is None)
             if found is None:
@@ -768,6 +770,8 @@ class _BoundSharding(BoundSerializer):
             raise _removed().inside(chunk.coords)
 
 
+_WORTH_RUNS = 8
+"""Number of chunks from which encoding them in runs takes less time than one by one."""
 _EncodedChunks = Iterable[tuple[int, Iterable[Buffer]]]
 """Numbers of chunks in a run, and their bytes."""
 _ABREAST = 1 << 21
