@@ -2,13 +2,16 @@
 
 import json
 import os
+from resource import RUSAGE_SELF, getrusage
 
+import dask.array as da
+import numpy as np
 import pytest
 
 import zarr_dask as zd
 from tests.support.object_stores import s3_server
-from zarr_dask.errors import AppendConflictError, JournalError
-from zarr_dask.journal import claims
+from zarr_dask.errors import AppendConflictError, JournalError, MetadataError
+from zarr_dask.journal import claims, open_outputs
 from zarr_dask.stores.open import open_store
 from zarr_dask.stores.patience import is_foreground
 from zarr_dask.stores.process_identity import Owner
@@ -58,6 +61,35 @@ def test_an_emptied_record_in_an_object_store_is_not_passed_over():
                 claims.ended_append(store, "", "job", (6,))
         end.store.delete(f"{end.prefix}held")
         assert claims.ended_append(store, "", "job", (6,)) is None
+
+
+@pytest.mark.parametrize("resume", [True, False])
+def test_a_record_with_holes_is_not_read_to_its_end(tmp_path, resume):
+    """It costs who has made it nothing, and whoever reads it 3 GiB."""
+    array = zd.create_array(tmp_path / "a", shape=(0,), dtype="i4", chunks=2)
+    held = tmp_path / "a.zarr-dask/__append/held"
+    held.parent.mkdir(parents=True)
+    with held.open("wb") as file:
+        file.truncate(3 << 30)
+    before = getrusage(RUSAGE_SELF).ru_maxrss
+    more = da.from_array(np.ones(2, "i4"), chunks=2, name="more")
+    zd.to_zarr(more, tmp_path / "a", append_dim=0, resume=resume)
+    assert getrusage(RUSAGE_SELF).ru_maxrss - before < 300 << 10
+    np.testing.assert_array_equal(zd.open_array(array.store)[...], [1, 1])
+    assert not held.exists() or held.stat().st_size < 1 << 20
+
+
+def test_a_record_of_an_output_with_holes_is_not_read_to_its_end(tmp_path):
+    array = zd.create_array(tmp_path / "g", "a", shape=(4,), dtype="i4", chunks=2)
+    record = tmp_path / "g.zarr-dask" / open_outputs.OUTPUT
+    record.parent.mkdir(parents=True)
+    with record.open("wb") as file:
+        file.truncate(3 << 30)
+    before = getrusage(RUSAGE_SELF).ru_maxrss
+    for call in (lambda: array.append([1]), lambda: zd.delete(tmp_path / "g", "a")):
+        with pytest.raises(MetadataError, match=r"output\.json"):
+            call()
+    assert getrusage(RUSAGE_SELF).ru_maxrss - before < 300 << 10
 
 
 def test_a_new_claim_cuts_no_file_off(tmp_path, monkeypatch):

@@ -253,6 +253,7 @@ class LyingAzure(Files):
             "</Content-Length><BlobType>BlockBlob</BlobType></Properties></Blob>"
             for key in keys
         ]
+        folders |= {""} if self.lie == "no name" else set()
         if delimiter:
             told += [f"<BlobPrefix><Name>{one}</Name></BlobPrefix>" for one in folders]
         told = [] if self.lie == "empty" else told
@@ -263,6 +264,14 @@ class LyingAzure(Files):
             f"{prefix}</Prefix><Blobs>{''.join(told)}</Blobs><NextMarker>{marker}</NextMarker>"
             "</EnumerationResults>"
         )
+
+
+def test_a_folder_of_azure_without_a_name_is_a_typed_error():
+    with serving(type("Handler", (LyingAzure,), {"lie": "no name"}), {}) as (endpoint, _):
+        store = opened_azure(endpoint, "fsspec")
+        for call in OF_FOLDERS:
+            with pytest.raises(StoreError, match="could not list"):
+                CALLS[call](store)
 
 
 def opened_azure(endpoint, backend, path="/g"):

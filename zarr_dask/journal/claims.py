@@ -87,7 +87,7 @@ from zarr_dask.journal.lock import (
     pauses,
 )
 from zarr_dask.stores.backends.posix_io import close_read, fsync_names, read_at
-from zarr_dask.stores.base import Buffer, Store, is_remote
+from zarr_dask.stores.base import Buffer, Store, get_start, is_remote
 from zarr_dask.stores.compare_and_swap import (
     ConditionalStore,
     as_cas_store,
@@ -233,7 +233,7 @@ class ClaimRecord:
     @staticmethod
     def parsed(text: Buffer | None) -> ClaimRecord | None:
         """Return the claim that is stored; None if there is none, or none of ours."""
-        if not text:
+        if not text or len(text) > _LONGEST_TEXT:
             return None
         try:
             document = json.loads(bytes(text))
@@ -259,6 +259,16 @@ class ClaimRecord:
             ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError,
         ):  # fmt: skip
             return None
+
+
+def _read(store: Store, key: str) -> Buffer | None:
+    """Return a record as it is stored; the beginning of a file that is too large to be one.
+
+    A file with holes costs its author nothing.
+    """
+    if isinstance(store, FileStore):
+        return get_start(store, key, _LONGEST_TEXT + 1)
+    return store.get(key)
 
 
 def _checksum(fields: Mapping[str, Any]) -> int:
@@ -417,7 +427,7 @@ class ArrayEnd:
         """
         if is_remote(self.store) and not self.job:
             return True
-        found = ClaimRecord.parsed(self.store.get(self._key))
+        found = ClaimRecord.parsed(_read(self.store, self._key))
         return found is None or found.tokens[-1:] == (self.token,)
 
     def fence(self) -> None:
@@ -432,7 +442,7 @@ class ArrayEnd:
             LOOKS.now_and_then((self.store.url, self._key, self.token), self._check_kept)
 
     def _check_kept(self) -> None:
-        found = ClaimRecord.parsed(self.store.get(self._key))
+        found = ClaimRecord.parsed(_read(self.store, self._key))
         if found is None or found.job != self.job or found.tokens[-1:] == (self.token,):
             return
         error = JobReplacedError(
@@ -631,7 +641,7 @@ class ArrayEnd:
             if not os.path.exists(file):  # noqa: PTH110
                 return
             with folder_lock(f"{store.root}/{self.prefix}".rstrip("/")):
-                found = ClaimRecord.parsed(store.get(self._key))
+                found = ClaimRecord.parsed(_read(store, self._key))
                 tokens = () if found is None else found.tokens
                 if tokens[-1:] == (self.token,) and not (alone and len(tokens) > 1):
                     os.unlink(file)  # noqa: PTH108  (in a third of the time)
@@ -875,7 +885,7 @@ def ended_append(
     if end is None or is_in_memory(end.store):
         return None
     try:
-        text = end.store.get(f"{end.prefix}{HELD}")
+        text = _read(end.store, f"{end.prefix}{HELD}")
     except StoreError:
         return None  # what lies beside may not be ours to read
     if text is None:
@@ -985,10 +995,14 @@ def _trusts_locks(root: str) -> bool:
 
 def _record_in(descriptor: int) -> ClaimRecord | None:
     size = min(os.fstat(descriptor).st_size, _LONGEST_TEXT)
-    return ClaimRecord.parsed(read_at(descriptor, 0, size))
+    return ClaimRecord.parsed(read_at(descriptor, 0, min(size, _LONGEST_TEXT + 1)))
 
 
 def _write(descriptor: int, record: ClaimRecord) -> None:
     """Write a record over the one before, which is there until then."""
     text = record.to_json()
-    os.pwrite(descriptor, text.ljust(os.fstat(descriptor).st_size), 0)
+    size = os.fstat(descriptor).st_size
+    if size > _LONGEST_TEXT:  # no record was there
+        os.ftruncate(descriptor, 0)
+        size = 0
+    os.pwrite(descriptor, text.ljust(size), 0)

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from zarr_dask.errors import JournalError, RankError, ResumeError, StoreError
-from zarr_dask.formats.base import load_json, where
+from zarr_dask.formats.base import Limits, load_json, read_documents, where
 from zarr_dask.journal.location import (
     NODES,
     JournalLocation,
@@ -113,10 +113,10 @@ def output_of(store: Store, path: str, journal: Location | None = None) -> OpenO
     groups = _default_groups(store, path) if journal is None else _groups(journal, store, path)
     for place, name in groups:
         key = f"{place.prefix}{OUTPUT}"
-        text = place.store.get(key)
+        text = read_documents(place.store, [key], Limits())[key]
         if text is None:
             continue
-        arrays = load_json(place.store, key, bytes(text)).get("arrays", {})
+        arrays = load_json(place.store, key, text).get("arrays", {})
         if isinstance(arrays, dict) and name in arrays:
             return OpenOutput(place.url, _axis_of(arrays[name], where(place.store, key), name))
     return None

@@ -789,6 +789,8 @@ class FsspecStore(HoldsCredentials):
         with self._checking_answer(prefix):
             fs = self.file_system()
             page: Page = run_async(fs, service.list_page(fs, folder, token, deep=deep))
+            if not all(isinstance(one, str) for one in (*dict(page.entries), *page.prefixes)):
+                raise TypeError("a name that is no text")
         return page
 
     @contextmanager
