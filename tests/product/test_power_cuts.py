@@ -22,7 +22,9 @@ from zarr_dask.stores import LocalStore
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 SYNCED = {"fsync": True}
-BEHIND = {"append_dataset", "append_files", "append_image", "dataset", "ingest", "swap"}
+BEHIND = {"append_dataset", "append_files", "append_image", "dataset", "ingest", "swap"} | {
+    "swap_dataset"
+}
 """Jobs that show several nodes one after the other, and do not look again at what is shown."""
 
 

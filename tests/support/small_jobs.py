@@ -87,6 +87,11 @@ def append_dataset(place: Path, options: Options = None) -> None:
     zd.write_dataset(dataset_of(VALUES[6:]), place / "a.zarr", **given)
 
 
+def swap_dataset(place: Path, options: Options = None) -> None:
+    given = {"storage_options": options, "resume": True, "mode": "swap", "chunks": {"y": 3}}
+    zd.write_dataset(dataset_of(VALUES), place / "a.zarr", **given)
+
+
 def array_in(place: Path) -> np.ndarray:
     return zd.open_array(place / "a.zarr")[...]
 
@@ -204,6 +209,7 @@ JOBS = {
     "swap": Job(swap, HALF),
     "dataset": Job(dataset, found=dataset_in),
     "append_dataset": Job(append_dataset, HALF, make=half_dataset, found=dataset_in),
+    "swap_dataset": Job(swap_dataset, HALF, make=half_dataset, found=dataset_in),
     "ingest": Job(ingest, make=files, found=ingested_in),
     "append_files": Job(ingest, HALF, make=half_ingested, found=ingested_in),
     "image": Job(image, found=image_in),

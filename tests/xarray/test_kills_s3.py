@@ -47,8 +47,12 @@ def test_killed_on_the_way_and_while_it_is_shown(options):
     assert zd.verify(place, **given).ok
 
 
+# zarr-python warns of folders whose documents go while it looks at them, as with mode="w"
+REPLACED = pytest.param("replace", marks=pytest.mark.filterwarnings("ignore:Object at .* is not"))
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("what", ["create", "append", "region", "replace"])
+@pytest.mark.parametrize("what", ["create", "append", "region", REPLACED])
 def test_killed_at_fifty_random_moments(options, what):
     survives_kills(f"s3://bucket/{what}", what, 50, options=options, last=45)
