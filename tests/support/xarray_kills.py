@@ -28,7 +28,11 @@ GIVEN = {
 
 
 def read(place, options=None, consolidated=True):
-    """The dataset as a reader sees it; None for nothing, or lengths that differ."""
+    """The dataset as a reader sees it; None for nothing, or lengths that differ.
+
+    The client of a bucket keeps no listings: of a dataset that was gone, it would for ever say so.
+    """
+    options = None if options is None else {**options, "use_listings_cache": False}
     try:
         return xr.open_zarr(place, consolidated=consolidated, storage_options=options).load()
     except (FileNotFoundError, KeyError, ValueError):
