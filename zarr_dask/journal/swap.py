@@ -148,9 +148,13 @@ class AtomicReplace:
     def _make(self, says: bytes, *, held: bool) -> BinaryIO | None:
         making = f"{self.beside}{_MAKING}{number_of_process():010x}"
         _remove(making)  # of an attempt of this process that has failed
-        Path(making).mkdir()
-        mark = self._hold(making, says, held=held)
-        Path(making).rename(self.beside)  # so that every folder has its mark from the start
+        try:
+            Path(making).mkdir()
+            mark = self._hold(making, says, held=held)
+            Path(making).rename(self.beside)  # so that every folder has its mark from the start
+        except OSError:
+            _remove(making)  # a group's next attempt has another token
+            raise
         return mark
 
     def _hold(self, folder: str, says: bytes, *, held: bool) -> BinaryIO | None:
