@@ -994,8 +994,8 @@ def _trusts_locks(root: str) -> bool:
 
 
 def _record_in(descriptor: int) -> ClaimRecord | None:
-    size = min(os.fstat(descriptor).st_size, _LONGEST_TEXT)
-    return ClaimRecord.parsed(read_at(descriptor, 0, min(size, _LONGEST_TEXT + 1)))
+    size = min(os.fstat(descriptor).st_size, _LONGEST_TEXT + 1)
+    return ClaimRecord.parsed(read_at(descriptor, 0, size))
 
 
 def _write(descriptor: int, record: ClaimRecord) -> None:
