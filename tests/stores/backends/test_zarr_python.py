@@ -135,3 +135,16 @@ def test_a_dict_that_zarr_python_has_filled():
 def test_options_mean_nothing_to_a_store():
     with pytest.raises(StoreError, match="not taken"):
         zd.open(MemoryStore(), storage_options={"anon": True})
+
+
+def test_a_store_is_asked_for_its_name_before_it_is_used():
+    """Icechunk's waits for puts that are under way, and keeps the interpreter meanwhile."""
+    asked = []
+
+    class Named(MemoryStore):
+        def __str__(self):
+            asked.append(len(self._store_dict))
+            return super().__str__()
+
+    zd.to_zarr(da.ones((6, 6), chunks=(2, 2)), ZarrPythonStore(Named()), "a")
+    assert set(asked) == {0}

@@ -27,7 +27,7 @@ from collections.abc import (
     Sequence,
 )
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, ClassVar
 
@@ -223,6 +223,12 @@ class ZarrPythonStore:
     """
 
     store: Any
+    _text: str = field(init=False, repr=False)
+    """The store as text. It is asked for once: while a value is put, a session of Icechunk holds a
+    lock for it, and who waits for that keeps the interpreter's, which the put needs."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_text", str(self.store))
 
     @property
     def coalescing(self) -> ReadPolicy:
@@ -232,12 +238,12 @@ class ZarrPythonStore:
     @property
     def url(self) -> str:
         """The store's own name."""
-        return str(self.store)
+        return self._text
 
     @property
     def identity(self) -> str:
         """The store's own name, and its type."""
-        return f"{type(self.store).__name__}:{self.store}"
+        return f"{type(self.store).__name__}:{self._text}"
 
     def __reduce__(self) -> tuple[Any, ...]:
         innermost = _innermost(self.store)
