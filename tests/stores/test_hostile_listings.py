@@ -237,7 +237,8 @@ class LyingAzure(Files):
         self.seen.append((self.command, self.path, None))
         self.answer(202)
 
-    def page(self, prefix, delimiter):
+    def listed(self, prefix, delimiter):
+        """The keys of a page, and the folders that lie right below its prefix."""
         self.seen.append(("LIST", self.path, None))
         keys = [*(key.removeprefix("bucket/") for key in VALUES), *AZURE_KEYS.get(self.lie, ())]
         keys = [key for key in keys if key.startswith(prefix) or self.lie == "beside"]
@@ -245,6 +246,10 @@ class LyingAzure(Files):
         folders = {f"{prefix}{name.partition('/')[0]}/" for name in names if "/" in name}
         if delimiter:
             keys = [key for key in keys if "/" not in key.removeprefix(prefix)]
+        return keys, folders
+
+    def page(self, prefix, delimiter):
+        keys, folders = self.listed(prefix, delimiter)
         size = AZURE_SIZES.get(self.lie, "5")
         time = "Thu, 01 Jan 2026 00:00:00 GMT"
         told = [
@@ -313,13 +318,7 @@ class LyingGoogle(LyingAzure):
         self.answer(200, body, [("Content-Type", "application/json")])
 
     def page(self, prefix, delimiter):
-        self.seen.append(("LIST", self.path, None))
-        keys = [*(key.removeprefix("bucket/") for key in VALUES), *AZURE_KEYS.get(self.lie, ())]
-        keys = [key for key in keys if key.startswith(prefix) or self.lie == "beside"]
-        names = [key.removeprefix(prefix) for key in keys]
-        folders = {f"{prefix}{name.partition('/')[0]}/" for name in names if "/" in name}
-        if delimiter:
-            keys = [key for key in keys if "/" not in key.removeprefix(prefix)]
+        keys, folders = self.listed(prefix, delimiter)
         size = GOOGLE_SIZES.get(self.lie, "5")
         items = [{"name": key, "bucket": "bucket", "size": size} for key in keys]
         told = {"items": items, "prefixes": sorted(folders) if delimiter else []}

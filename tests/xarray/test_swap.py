@@ -11,6 +11,7 @@ import pytest
 import xarray as xr
 
 import zarr_dask as zd
+from tests.support.swap_ends import EXCHANGES, Stopped, die
 from tests.support.xarray_roles import killed, steps
 from zarr_dask.errors import (
     AppendConflictError,
@@ -62,10 +63,6 @@ def assert_only(root: Path, ds: xr.Dataset, group: str | None = None) -> None:
 
 
 COMPUTED = []
-
-
-class Stopped(Exception):  # noqa: N818
-    """Stands for the death of the process."""
 
 
 def noted(block):
@@ -234,30 +231,8 @@ def test_an_append_that_died_is_ended_first(place):
 # --- going on -------------------------------------------------------------------------------------
 
 
-def die(*_args, **_options):
-    raise Stopped
-
-
-def die_halfway(renames):
-    """The two renames, of which only some are done."""
-
-    def exchange(new, old):
-        for source, target in [(old, f"{new}.old"), (new, old)][:renames]:
-            Path(source).rename(target)
-        raise Stopped
-
-    return exchange
-
-
-def die_when_done(swap, original=swap_module.AtomicReplace.remove):
-    return die() if swap.is_done else original(swap)
-
-
 ENDS = {
-    "before": (swap_module, "_exchange", die),
-    "after one rename": (swap_module, "_exchange", die_halfway(1)),
-    "after two renames": (swap_module, "_exchange", die_halfway(2)),
-    "before the old one goes": (swap_module.AtomicReplace, "remove", die_when_done),
+    **EXCHANGES,
     "before metadata above": (GroupCommit, "consolidate", die),
     "before the journals go": (Journal, "remove", die),
 }

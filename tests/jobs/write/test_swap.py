@@ -17,6 +17,7 @@ import zarr
 
 import zarr_dask as zd
 from tests.support.scripts import Script, run_script
+from tests.support.swap_ends import EXCHANGES, Stopped, die
 from zarr_dask.errors import (
     ConsolidatedMetadataWarning,
     MixedFormatsWarning,
@@ -369,10 +370,6 @@ def noted(block):
     return block + 1
 
 
-class Stopped(Exception):  # noqa: N818
-    """Stands for the death of the process."""
-
-
 def stop_after(count):
     """A function of blocks that stops at one."""
 
@@ -450,30 +447,8 @@ def test_what_nobody_resumes_goes(place, computed, after):
         assert_only(place, np.full(3, 7))
 
 
-def die(*_args, **_options):
-    raise Stopped
-
-
-def die_halfway(renames):
-    """The two renames, of which only some are done."""
-
-    def exchange(new, old):
-        for source, target in [(old, f"{new}.old"), (new, old)][:renames]:
-            Path(source).rename(target)
-        raise Stopped
-
-    return exchange
-
-
-def die_when_done(swap, original=swap_module.AtomicReplace.remove):
-    return die() if swap.is_done else original(swap)
-
-
 ENDS = {
-    "before": (swap_module, "_exchange", die),
-    "after one rename": (swap_module, "_exchange", die_halfway(1)),
-    "after two renames": (swap_module, "_exchange", die_halfway(2)),
-    "before the old one goes": (swap_module.AtomicReplace, "remove", die_when_done),
+    **EXCHANGES,
     "before the journal goes": (Journal, "remove", die),
 }
 
