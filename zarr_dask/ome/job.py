@@ -27,7 +27,7 @@ from zarr_dask.jobs.engine import (
     runs_processes,
 )
 from zarr_dask.jobs.engine.lifecycle import job_lock
-from zarr_dask.jobs.engine.local_schedulers import runs_threads
+from zarr_dask.jobs.engine.local_schedulers import may_overlap
 from zarr_dask.jobs.engine.plan import format_bytes, pluralize
 from zarr_dask.jobs.engine.progress_bars import bar
 from zarr_dask.jobs.rechunk.rechunk import Progress
@@ -242,6 +242,7 @@ def _run_stage(
         most = min(writer.stage.threads for writer in writers)
         limited = workers.in_this_process and most < plan.threads_per_process
         turns: AbstractContextManager[Any] = Semaphore(most) if limited else nullcontext()
+        overlaps = not limited and may_overlap(workers, plan.threads_per_process)
         run_tasks(
             _StageTasks(tuple(writers), turns),
             tasks,
@@ -249,14 +250,9 @@ def _run_stage(
             note,
             name,
             writes_to=[plan.store],
-            overlapping=0 if limited else _overlapping(plan, workers),
+            overlapping=plan.overlapping if overlaps else 0,
         )
     return reports
-
-
-def _overlapping(plan: PyramidJobPlan, workers: Workers) -> int:
-    as_planned = workers.threads_per_process <= plan.threads_per_process
-    return plan.overlapping if as_planned and workers.in_this_process and runs_threads() else 0
 
 
 @dataclass(frozen=True, eq=False)

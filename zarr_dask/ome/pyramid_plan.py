@@ -269,8 +269,7 @@ class PyramidJobPlan(Priced):
         """
         if self.threads != self.threads_per_process or not is_remote(self.store):
             return 0
-        most = overlapping_tasks(self.held_by_process, self.threads, self.max_mem)
-        return max(min(self.tasks - self.threads, most), 0)
+        return overlapping_tasks(self.held_by_process, self.threads, self.max_mem, self.tasks)
 
     def held_by_process(self, threads: int) -> int:
         """Return the maximum number of bytes that a process of some threads holds."""

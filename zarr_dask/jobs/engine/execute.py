@@ -27,7 +27,7 @@ from zarr_dask.jobs.engine.lifecycle import (
     start_job,
     waiting_for_same,
 )
-from zarr_dask.jobs.engine.local_schedulers import runs_threads, shared_processes
+from zarr_dask.jobs.engine.local_schedulers import may_overlap, shared_processes
 from zarr_dask.jobs.engine.plan import format_bytes, pluralize
 from zarr_dask.jobs.engine.predict import seconds
 from zarr_dask.jobs.engine.probe import check_workers
@@ -304,8 +304,7 @@ def check_process_memory(plan: ArraysPlan, workers: Workers) -> None:
 
 def overlapping_of(plan: ArraysPlan, workers: Workers) -> int:
     """Return the number of tasks that are begun while others wait; see `ArraysPlan.overlapping`."""
-    as_planned = workers.threads_per_process <= plan.threads_per_process
-    return plan.overlapping if as_planned and workers.in_this_process and runs_threads() else 0
+    return plan.overlapping if may_overlap(workers, plan.threads_per_process) else 0
 
 
 @dataclass

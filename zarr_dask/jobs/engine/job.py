@@ -240,8 +240,8 @@ class ArraysPlan(Priced, ABC):
         stores = (store for one in self.members for store in (one.source.store, one.target.store))
         if self.threads != self.threads_per_process or not any(map(is_remote, stores)):
             return 0
-        left = max(stage.tasks for stage in self.stages) - self.threads
-        return max(min(left, overlapping_tasks(self.held_by, self.threads, self.max_mem)), 0)
+        tasks = max(stage.tasks for stage in self.stages)
+        return overlapping_tasks(self.held_by, self.threads, self.max_mem, tasks)
 
     def held_by(self, threads: int) -> int:
         """Return the maximum bytes that a process with these threads holds."""

@@ -25,9 +25,9 @@ from zarr_dask.stores.secrets import CredentialsInitializer, references_of
 __all__ = [
     "LOCAL_WINDOW",
     "compute_local",
+    "may_overlap",
     "overlap_pool",
     "run_local",
-    "runs_threads",
     "shared_processes",
 ]
 
@@ -104,7 +104,13 @@ def overlap_pool(workers: Workers, overlapping: int) -> Iterator[Executor | None
         yield pool
 
 
-def runs_threads() -> bool:
+def may_overlap(workers: Workers, threads: int) -> bool:
+    """True if tasks of a plan for processes with so many threads may begin while others wait."""
+    as_planned = workers.threads_per_process <= threads
+    return as_planned and workers.in_this_process and _runs_threads()
+
+
+def _runs_threads() -> bool:
     """True if tasks run in threads that are made for them: dask's own, not those of a user."""
     import dask
     from dask.threaded import get as threaded_get
@@ -253,7 +259,7 @@ def compute_local(
         if on_result is not None and isinstance(key, tuple) and key[0] in names:
             on_result(result)
 
-    if not runs_threads():
+    if not _runs_threads():
         options = {}
         if runs_processes() and not isinstance(dask.config.get("pool", None), Executor):
             options = {"initializer": _Initializer(references_in_graph(collection))}

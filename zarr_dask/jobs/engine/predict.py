@@ -120,7 +120,7 @@ def held_by_process(stages: Iterable[StageMemory], threads: int) -> int:
     return needed_for_tasks(max(stage.memory(threads) for stage in stages))
 
 
-def overlapping_tasks(held_by: Callable[[int], int], threads: int, max_mem: int) -> int:
+def overlapping_tasks(held_by: Callable[[int], int], threads: int, max_mem: int, tasks: int) -> int:
     """Return the number of tasks that a process may begin while others wait for a remote store.
 
     Parameters
@@ -131,16 +131,19 @@ def overlapping_tasks(held_by: Callable[[int], int], threads: int, max_mem: int)
         Number of tasks that compute at a time.
     max_mem
         Bytes that one process may hold.
+    tasks
+        Number of tasks that there are.
 
     Examples
     --------
-    >>> [overlapping_tasks(lambda tasks: tasks << 20, 2, most << 20) for most in (50, 53, 99)]
+    >>> [overlapping_tasks(lambda count: count << 20, 2, most << 20, 99) for most in (50, 53, 99)]
     [0, 2, 8]
     """
     waiting = COPIES * MOST_WAITING  # values that are sent while a task goes on need no other task
     most = min(max_mem - waiting, held_by(threads) + _OVERLAPPING_BYTES)
     numbers = (_MOST_OVERLAPPING >> n for n in range(_MOST_OVERLAPPING.bit_length()))
-    return next((n for n in numbers if held_by(threads + n) <= most), 0)
+    found = next((n for n in numbers if held_by(threads + n) <= most), 0)
+    return max(min(found, tasks - threads), 0)
 
 
 _MOST_OVERLAPPING = 8
