@@ -222,6 +222,7 @@ class Reader:
         self._sparing = before_whole is not None
         self._peeks = supports_cheap_random_reads(store)
         self._get_start = getattr(store, "get_start", None) or partial(get_start, store)
+        self._open_value = getattr(store, "open_value", None) or partial(open_value, store)
 
     def allocate(self, region: Region, shape: Shape) -> np.ndarray:
         """Return memory for a region.
@@ -436,14 +437,12 @@ class Reader:
         """The object that some pieces are of."""
         bound = self._meta.bound(coords)
         shape = bound.spec.shape
-        cuts = [
-            ChunkRead(None if out.shape == shape else inside, out) for _, inside, out, _ in pieces
-        ]
-        whole = (
-            not self._in_part(bound, cuts)
-            or any(piece.whole for piece in pieces)
-            or any(region is None for region, _ in cuts)
-        )
+        cuts, whole = [], False
+        for _, inside, out, taken in pieces:
+            if taken or inside is None or out.shape == shape:
+                whole = True
+            cuts.append(ChunkRead(None if out.shape == shape else inside, out))
+        whole = whole or not self._in_part(bound, cuts)
         return _Object(self.key_of(coords), coords, bound, cuts, whole, call)
 
     def _read_all(
@@ -526,7 +525,7 @@ class Reader:
         """Read an object; `again` ignores cached indices."""
         whole, bound, cuts, present = wanted.whole, wanted.bound, wanted.cuts, False
         if self._is_checked:
-            with open_value(self._store, wanted.key) as value:
+            with self._open_value(wanted.key) as value:
                 present = drive_fetch(self._fetch(wanted), value.get_ranges)
             if self._versions is not None:
                 self._versions.check(wanted.key, present=present)
@@ -541,7 +540,7 @@ class Reader:
             elif buffer is not None:
                 bound.decode_cuts(buffer, cuts, wanted.call.reading)
         if not whole:
-            with open_value(self._store, wanted.key) as value:
+            with self._open_value(wanted.key) as value:
                 ask = partial(self._ask, value, wanted.key, again) if self._most_kept else None
                 fetch = bound.read_cuts(cuts, wanted.call.reading, whole=False)
                 present = drive_fetch(fetch, ask or value.get_ranges)

@@ -62,19 +62,16 @@ class ChunkSpec:
     variable_bytes: int = VARIABLE_BYTES
     """Most encoded bytes, if the elements have no fixed size."""
     fill_bytes: bytes = field(init=False, repr=False)
+    dtype: np.dtype[Any] = field(init=False, repr=False, compare=False)
+    """The NumPy type of the elements in memory, in native byte order."""
+    nbytes: int = field(init=False, repr=False, compare=False)
+    """Bytes of the decoded chunk in memory."""
 
     def __post_init__(self) -> None:
+        dtype = self.data_type.dtype
         object.__setattr__(self, "fill_bytes", bits_of(self.fill_value))
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """The NumPy type of the elements in memory, in native byte order."""
-        return self.data_type.dtype
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the decoded chunk in memory."""
-        return prod(self.shape) * self.dtype.itemsize
+        object.__setattr__(self, "dtype", dtype)
+        object.__setattr__(self, "nbytes", prod(self.shape) * dtype.itemsize)
 
     def with_shape(self, shape: Shape) -> ChunkSpec:
         """Return the same for chunks of another shape."""

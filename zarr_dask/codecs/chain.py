@@ -430,9 +430,10 @@ class BoundCodecChain:
             cuts = (ChunkRead(region, out),)
             if self._blocks.pays(cuts) and drive_fetch_from_bytes(self._blocks.read(cuts), buffer):
                 return
-        memory = thread_buffer("decoded", self._encoded.nbytes)
+        encoded = self._encoded
+        memory = thread_buffer("decoded", encoded.nbytes)
         self._decode_last(buffer, memory)
-        chunk = memory.view(self._encoded.dtype).reshape(self._encoded.shape)
+        chunk = memory.view(encoded.dtype).reshape(encoded.shape)
         fast_copyto(chunk if region is None else chunk[region], into=out)
 
     def read_index(self) -> Fetch[ShardIndex | None]:

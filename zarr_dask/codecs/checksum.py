@@ -58,6 +58,8 @@ class _ChosenFunction:
 
 
 _PAYS = 1 << 31
+_COPIED = 1 << 15
+"""Length of a buffer up to which copying it takes less time than making a read-only view of it."""
 _USED = _ChosenFunction()
 
 
@@ -77,6 +79,8 @@ def _fastest() -> _Function:
 
 
 def _with_google(buffer: Buffer | np.ndarray, before: int) -> int:
+    if len(buffer) <= _COPIED:
+        buffer = bytes(buffer)
     if type(buffer) is bytes:
         return int(google_crc32c.extend(before, buffer))
     view = np.frombuffer(buffer, np.uint8)
@@ -120,8 +124,9 @@ class Crc32c(BytesCodec):
     def decode(self, buffer: Buffer, size: EncodedSize) -> Buffer:
         """See `BytesCodec.decode`."""
         view = memoryview(buffer)
-        expected = size.plus(4)
-        if len(view) < 4 or len(view) > expected.most or len(view) != (expected.exact or len(view)):
+        nbytes = len(view) - 4
+        if not 0 <= nbytes <= size.most or nbytes != (nbytes if size.exact is None else size.exact):
+            expected = size.plus(4)
             raise CorruptObjectError(
                 f"it has {len(view)} bytes, but a chunk and its crc32c have "
                 f"{expected.exact or f'from 4 to {expected.most}'}"

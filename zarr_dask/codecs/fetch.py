@@ -76,13 +76,12 @@ def fetch_within(fetch: Fetch[T], start: int, length: int) -> Fetch[T]:
 
 
 def _checked(ranges: Sequence[Range], buffers: Iterable[Buffer]) -> Iterator[Buffer]:
-    for (start, stop), buffer in zip(ranges, buffers, strict=True):
-        if stop is not None:
-            check_length(buffer, start, stop - start)
+    for wanted, buffer in zip(ranges, buffers, strict=True):
+        check_length(buffer, wanted)
         yield buffer
 
 
-def check_length(buffer: Buffer, start: int, length: int) -> None:
+def check_length(buffer: Buffer, wanted: Range) -> None:
     """Raise if there are fewer bytes than the index states.
 
     Raises
@@ -90,9 +89,10 @@ def check_length(buffer: Buffer, start: int, length: int) -> None:
     CorruptObjectError
         If the value ends before them, or too few have arrived.
     """
-    if len(buffer) < length:
+    start, stop = wanted
+    if stop is not None and len(buffer) < stop - start:
         raise CorruptObjectError(
-            f"it ends within bytes {start} to {start + length}, which its index points to"
+            f"it ends within bytes {start} to {stop}, which its index points to"
         )
 
 

@@ -14,7 +14,7 @@ from functools import partial
 from itertools import islice, repeat
 from math import prod
 from operator import attrgetter, itemgetter
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple, cast
 
 import numpy as np
 
@@ -55,7 +55,7 @@ from zarr_dask.codecs.throughput import speeds_of
 from zarr_dask.dtypes import data_type_of, is_full_of, which_are_full_of
 from zarr_dask.errors import ChunkMissingError, CorruptObjectError, ValidationProblem
 from zarr_dask.grid.grid import Grid, Part, Region, Shape, view_region
-from zarr_dask.stores.base import Buffer, IndexRange, Range
+from zarr_dask.stores.base import Buffer, IndexRange, Range, make_range
 
 __all__ = ["IndexLocation", "Sharding"]
 
@@ -212,6 +212,8 @@ class _BoundSharding(BoundSerializer):
         self._index_size = self._index.size.most
         self._worth_runs = _WORTH_RUNS * prod(codec.chunk_shape)
         self._index_first = codec.index_location == "start"
+        size = self._index_size
+        self._index_range = IndexRange(0, size) if self._index_first else IndexRange(-size, None)
         self.streams_chunks = not self._index_first and not self._inner.partial
         # gaps between chunks are valid, so the bound is generous
         inner_most = self._inner.size.most
@@ -475,14 +477,14 @@ class _BoundSharding(BoundSerializer):
         place, part = places[number], parts[number]
         spec, chunk = self._inner.spec, view_region(elements, part.out)
         if chunk.shape != spec.shape or not all(isinstance(side, slice) for side in part.inside):
-            new, found = chunk, self._checked_place(part.coords, place)
+            new, found = chunk, self._place(part.coords, place)
             chunk = np.empty(spec.shape, spec.dtype)
             if found is None:
                 chunk[...] = spec.data_type.fill_or_zero(spec.fill_value)
             else:
-                stored = shard[found[0] : sum(found)]
+                stored = shard[slice(*found)]
                 try:
-                    check_length(stored, *found)
+                    check_length(stored, found)
                     pieces = self._inner.updated(stored, part.inside, new)
                     if pieces is not None:
                         return pieces
@@ -621,8 +623,7 @@ class _BoundSharding(BoundSerializer):
         return ShardIndex(index, self._inner, self._index_size, self._index_first)
 
     def _read_index(self) -> Fetch[np.ndarray | None]:
-        size = self._index_size
-        received = yield (IndexRange(0, size) if self._index_first else IndexRange(-size, None),)
+        received = yield (self._index_range,)
         if received is None:
             return None
         (encoded,) = received
@@ -640,18 +641,18 @@ class _BoundSharding(BoundSerializer):
         chunks = self._present_chunks(cuts, index, reading)
         if not chunks:
             return True
-        chunks.sort(key=attrgetter("offset", "nbytes"))
+        chunks.sort(key=attrgetter("place"))
         if self._inner.partial:
             yield from interleave([self._part_of(chunk, reading) for chunk in chunks])
             return True
-        received = yield [Range(chunk.offset, chunk.offset + chunk.nbytes) for chunk in chunks]
+        received = yield [chunk.place for chunk in chunks]
         if received is None:
             raise _removed().inside(chunks[0].coords)
 
         def decode(arrived: tuple[_Chunk, Buffer]) -> None:
             chunk, buffer = arrived
             try:
-                check_length(buffer, chunk.offset, chunk.nbytes)
+                check_length(buffer, chunk.place)
                 self._inner.decode_cuts(buffer, chunk.cuts, reading)
             except (CorruptObjectError, ChunkMissingError) as error:
                 raise error.inside(chunk.coords) from error
@@ -671,19 +672,19 @@ class _BoundSharding(BoundSerializer):
         if only is not None:
             yield from self._read_one(only[0], only[1], out, index, reading)
             return
-        placed: list[tuple[int, int, Part]] = []
+        placed: list[tuple[Range, Part]] = []
         for part in self._grid.parts(region):
-            place = self._place(part.coords, index)
+            place = self._place(part.coords, index[part.coords].tolist())
             if place is None:
                 self._fill(part.coords, view_region(out, part.out), reading)
             else:
-                placed.append((*place, part))
+                placed.append((place, part))
         if not placed:
             return
-        placed.sort(key=itemgetter(0, 1))
-        received = yield [Range(offset, offset + nbytes) for offset, nbytes, _ in placed]
+        placed.sort(key=itemgetter(0))
+        received = yield [place for place, _ in placed]
         if received is None:
-            raise _removed().inside(placed[0][2].coords)
+            raise _removed().inside(placed[0][1].coords)
         # several threads take buffers, each of which is valid until the next one is taken
         copied = map(bytes, received) if self._worth_threads(len(placed), reading) else received
         self._decode_parts(_arrived(placed, copied), len(placed), out, reading)
@@ -697,17 +698,16 @@ class _BoundSharding(BoundSerializer):
         reading: DecodeOptions,
     ) -> Fetch[None]:
         """Read a region of one chunk: the fast path of `_read_region` for small reads."""
-        place = self._place(coords, index)
+        place = self._place(coords, index[coords].tolist())
         if place is None:
             self._fill(coords, out, reading)
             return
-        offset, nbytes = place
-        received = yield (Range(offset, offset + nbytes),)
+        received = yield (place,)
         if received is None:
             raise _removed().inside(coords)
         (buffer,) = received
         try:
-            check_length(buffer, offset, nbytes)
+            check_length(buffer, place)
             whole = out.shape == self._inner.spec.shape
             self._inner.decode(buffer, None if whole else inside, out, reading)
         except (CorruptObjectError, ChunkMissingError) as error:
@@ -719,12 +719,12 @@ class _BoundSharding(BoundSerializer):
         """Return the stored chunks that some cuts overlap; fill the cuts of absent chunks."""
         chunks: list[_Chunk] = []
         for coords, inner in self._cuts_by_chunk(cuts).items():
-            place = self._place(coords, index)
+            place = self._place(coords, index[coords].tolist())
             if place is None:
                 for _, out in inner:
                     self._fill(coords, out, reading)
             else:
-                chunks.append(_Chunk(coords, *place, inner))
+                chunks.append(_Chunk(coords, place, inner))
         return chunks
 
     def _cuts_by_chunk(self, cuts: Sequence[ChunkRead]) -> dict[Coords, list[ChunkRead]]:
@@ -745,25 +745,23 @@ class _BoundSharding(BoundSerializer):
                 found.setdefault(part.coords, []).append(piece)
         return found
 
-    def _place(self, coords: Coords, index: np.ndarray) -> tuple[int, int] | None:
-        """Return the offset and length of a chunk; None if it is absent."""
-        return self._checked_place(coords, index[coords].tolist())
-
-    def _checked_place(self, coords: Coords, place: Sequence[int]) -> tuple[int, int] | None:
+    def _place(self, coords: Coords, place: Sequence[int]) -> Range | None:
+        """Return the bytes of a chunk, given its offset and length; None if it is absent."""
         offset, nbytes = place
+        if nbytes <= self._inner.size.most and offset + nbytes < 1 << 63:
+            return make_range((offset, offset + nbytes))
         if offset == nbytes == _ABSENT:
             return None
-        if nbytes > self._inner.size.most or offset + nbytes >= 1 << 63:
-            raise CorruptObjectError(
-                f"the shard index gives it {nbytes} bytes from byte {offset} on"
-            ).inside(coords)
-        return offset, nbytes
+        raise CorruptObjectError(
+            f"the shard index gives it {nbytes} bytes from byte {offset} on"
+        ).inside(coords)
 
     def _part_of(self, chunk: _Chunk, reading: DecodeOptions) -> Fetch[None]:
         """Read a chunk that need not be read as a whole."""
         inner = self._inner.read_cuts(chunk.cuts, reading, whole=False)
         try:
-            present = yield from fetch_within(inner, chunk.offset, chunk.nbytes)
+            start, stop = cast("tuple[int, int]", chunk.place)
+            present = yield from fetch_within(inner, start, stop - start)
         except (CorruptObjectError, ChunkMissingError) as error:
             raise error.inside(chunk.coords) from error
         if not present:
@@ -787,19 +785,18 @@ class _Chunk(NamedTuple):
     """A stored chunk and its wanted parts."""
 
     coords: Coords
-    offset: int
-    nbytes: int
+    place: Range
     cuts: list[ChunkRead]
     """The wanted parts."""
 
 
 def _arrived(
-    placed: Sequence[tuple[int, int, Part]], received: Iterable[Buffer]
+    placed: Sequence[tuple[Range, Part]], received: Iterable[Buffer]
 ) -> Iterator[tuple[Part, Buffer]]:
     """Yield parts with the bytes of their chunks, and raise if bytes are missing."""
-    for (offset, nbytes, part), buffer in zip(placed, received, strict=True):
+    for (place, part), buffer in zip(placed, received, strict=True):
         try:
-            check_length(buffer, offset, nbytes)
+            check_length(buffer, place)
         except CorruptObjectError as error:
             raise error.inside(part.coords) from error
         yield part, buffer

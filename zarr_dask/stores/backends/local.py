@@ -216,13 +216,7 @@ class LocalStore(FileStore):
 
     def _part(self, descriptor: int, key: str, wanted: Range) -> Buffer | None:
         try:
-            start, stop = wanted
-            if stop is None or stop - start > _SMALL:
-                # memory is allocated for the bytes that exist, not for those requested
-                size = os.fstat(descriptor).st_size
-                start = start if start >= 0 else max(size + start, 0)
-                stop = max(size if stop is None else min(size, stop), start)
-            return read_at(descriptor, start, stop - start)
+            return read_at(descriptor, *_within(descriptor, wanted))
         except IsADirectoryError:
             return None
         except OSError as error:
@@ -858,32 +852,46 @@ class _OpenFile:
         """
         if self._descriptor is None:
             return None
+        if len(ranges) > 1:
+            return self._one_by_one(self._descriptor, ranges)
         try:
-            size = os.fstat(self._descriptor).st_size
-            if len(ranges) == 1:
-                return [read_part(self._descriptor, *_within(ranges[0], size))]
+            return [_transient_part(self._descriptor, ranges[0])]
         except IsADirectoryError:
             return None
         except OSError as error:
             raise self._store.failed("read", self._key, error) from error
-        return self._one_by_one(self._descriptor, ranges, size)
 
-    def _one_by_one(self, descriptor: int, ranges: Sequence[Range], size: int) -> Iterator[Buffer]:
+    def _one_by_one(self, descriptor: int, ranges: Sequence[Range]) -> Iterator[Buffer]:
         joint, places = coalesce(ranges, self._store.coalescing)
-        parts = [_within(wanted, size) for wanted in joint]
         held, memory = -1, memoryview(b"")
         for (which, offset), wanted in zip(places, ranges, strict=True):
             if which != held:
                 try:
-                    held, memory = which, read_part(descriptor, *parts[which])
+                    held, memory = which, memoryview(_transient_part(descriptor, joint[which]))
                 except OSError as error:
                     raise self._store.failed("read", self._key, error) from error
             yield slice_coalesced(memory, offset, wanted)
 
 
-def _within(wanted: Range, size: int) -> tuple[int, int]:
-    """Return the first byte and the length of a range, cut at the end of the value."""
-    start, stop, _ = slice(*wanted).indices(size)
+def _transient_part(descriptor: int, wanted: Range) -> Buffer:
+    """Read a range of a file, perhaps into memory of this thread."""
+    start, length = _within(descriptor, wanted)
+    return (read_at if length <= _SMALL else read_part)(descriptor, start, length)
+
+
+def _within(descriptor: int, wanted: Range) -> tuple[int, int]:
+    """Return the first byte and the length of a range; a long one is cut at the end of the file.
+
+    Memory is allocated for the bytes that exist, not for those requested.
+    """
+    start, stop = wanted
+    if stop is not None and start >= 0 and stop - start <= _SMALL:
+        return start, max(stop - start, 0)
+    if stop is None and -_SMALL <= start < 0:
+        size = os.lseek(descriptor, 0, os.SEEK_END)  # cheaper than fstat, for a file
+    else:
+        size = os.fstat(descriptor).st_size
+    start, stop, _ = slice(start, stop).indices(size)
     return start, max(stop - start, 0)
 
 
