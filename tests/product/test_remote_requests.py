@@ -20,6 +20,8 @@ from zarr_dask.stores import Recording, open_store
 from zarr_dask.stores.compare_and_swap import cas_store_or_none
 
 VALUES = np.arange(4 * 256, dtype="i4").reshape(4, 256)
+WIDE = np.arange(4 * 256 * 256, dtype="i4").reshape(4, 256 * 256)
+"""Of which a shard has more bytes than arrive while a response is waited for."""
 ARRAYS = 6
 
 
@@ -30,9 +32,9 @@ def proxy():
         for name in ("plain", "consolidated"):
             group = zd.create_group(f"s3://bucket/{name}", storage_options=server.options)
             array = group.create_array(
-                "a", shape=VALUES.shape, chunks=(1, 8), shards=(1, 256), dtype="i4"
+                "a", shape=WIDE.shape, chunks=(1, 2048), shards=(1, 256 * 256), dtype="i4"
             )
-            array[...] = VALUES
+            array[...] = WIDE
             for number in range(ARRAYS - 1):
                 group.create_array(f"b{number}", shape=(4,), chunks=(2,), dtype="i4")
         zd.consolidate(f"s3://bucket/{name}", storage_options=server.options)
@@ -107,19 +109,35 @@ def test_a_cold_partial_read_of_shards(place, counted):
     url, options = place
     array = zd.open(f"{url}/plain", "a", format="v3", storage_options=options)
     assert counted() == {"zarr.json": 1}
-    assert np.array_equal(array[1:4, 60:130], VALUES[1:4, 60:130])
+    assert np.array_equal(array[1:4, 15000:33000], WIDE[1:4, 15000:33000])
     assert counted() == {"0": 6}  # for each of three shards its index, and its chunks together
-    assert np.array_equal(array[2, 8:16], VALUES[2, 8:16])
+    assert np.array_equal(array[2, 2048:4096], WIDE[2, 2048:4096])
     assert counted() == {"0": 2}
-    assert np.array_equal(array[1:3], VALUES[1:3])  # whole shards need no index
+    assert np.array_equal(array[1:3], WIDE[1:3])  # whole shards need no index
     assert counted() == {"0": 2}
+    assert np.array_equal(array[1:3, ::1000], WIDE[1:3, ::1000])  # nor do those taken all over
+    assert counted() == {"0": 2}
+
+
+def test_a_cold_partial_read_of_small_shards(place, counted):
+    url, options = place
+    root = f"{url}/small-{options['backend']}"
+    array = zd.create_array(
+        root, shape=VALUES.shape, chunks=(1, 8), shards=(1, 256), dtype="i4",
+        storage_options=options,
+    )  # fmt: skip
+    array[...] = VALUES
+    counted()
+    assert np.array_equal(array[1:4, 60:130], VALUES[1:4, 60:130])
+    assert np.array_equal(array.vindex[[0, 0], [9, 99]], VALUES[[0, 0], [9, 99]])
+    assert counted() == {"0": 4}
 
 
 def test_through_consolidated_metadata_only_the_shards_are_asked_for(place, counted):
     url, options = place
     group = zd.open(f"{url}/consolidated", format="v3", storage_options=options)
     counted()
-    assert np.array_equal(group["a"][1:3, 3:9], VALUES[1:3, 3:9])
+    assert np.array_equal(group["a"][1:3, 3:9], WIDE[1:3, 3:9])
     assert counted() == {"0": 4}
 
 
@@ -135,7 +153,7 @@ def test_dask_asks_for_what_it_reads(place, counted):
     url, options = place
     x = zd.from_zarr(f"{url}/plain", "a", storage_options=options)
     counted()
-    assert np.array_equal(x.compute(scheduler="threads"), VALUES)
+    assert np.array_equal(x.compute(scheduler="threads"), WIDE)
     assert counted() == {"0": 4}
 
 

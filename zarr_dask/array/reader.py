@@ -428,6 +428,9 @@ class Reader:
         """True if an object can be read without requesting all of its bytes."""
         if self._check is not None:
             return False
+        waits = self._together > 1 and not self._sparing
+        if waits and bound.worth_reading_whole(cuts, self._store.coalescing.worth_a_round_trip):
+            return False
         peeks = self._peeks or self._sparing
         return bound.partial or (peeks and bound.worth_partial_read(cuts))
 

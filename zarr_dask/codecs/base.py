@@ -440,6 +440,14 @@ class BoundSerializer(ABC):
     ) -> None:
         """Decode a region of the chunk (None: all of it) into `out`, from all of its bytes."""
 
+    def worth_reading_whole(
+        self,
+        cuts: Sequence[ChunkRead],  # noqa: ARG002  (only what is read in two rounds can save one)
+        nbytes: int,  # noqa: ARG002
+    ) -> bool:
+        """True if asking for all bytes at once saves a round trip, for at most `nbytes` more."""
+        return False
+
     def read(self, cuts: Sequence[ChunkRead], reading: DecodeOptions) -> Fetch[bool]:
         """Decode some cuts like `decode`, requesting the bytes; return False if there are none."""
         received = yield (WHOLE,)

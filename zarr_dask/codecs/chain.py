@@ -499,6 +499,11 @@ class BoundCodecChain:
             return True
         return (yield from self._read_parts(cuts, reading))
 
+    def worth_reading_whole(self, cuts: Sequence[ChunkRead], nbytes: int) -> bool:
+        """See `BoundSerializer.worth_reading_whole`."""
+        simple = self.partial and not self._stages
+        return simple and self._serializer.worth_reading_whole(cuts, nbytes)
+
     def worth_partial_read(self, cuts: Sequence[ChunkRead]) -> bool:
         """True if reading these may take only some bytes, of a value that can be peeked at."""
         return self.peeks and self._blocks is not None and self._blocks.pays(cuts)

@@ -631,6 +631,22 @@ class _BoundSharding(BoundSerializer):
 
     # --- reading regions ------------------------------------------------------------------------
 
+    def worth_reading_whole(self, cuts: Sequence[ChunkRead], nbytes: int) -> bool:
+        """See `BoundSerializer.worth_reading_whole`: the index need not be waited for."""
+        if self.spec.nbytes <= nbytes:
+            return True
+        if self._inner.partial:  # little may be wanted of each shard within
+            return False
+        skipped = prod(self._grid.counts) - self._count_chunks(cuts)
+        return skipped * self._inner.spec.nbytes <= nbytes
+
+    def _count_chunks(self, cuts: Sequence[ChunkRead]) -> int:
+        """Return the number of inner chunks that some cuts overlap."""
+        if len(cuts) > 1:
+            return len(self._cuts_by_chunk(cuts))
+        region = cuts[0].region
+        return self._grid.count_parts(self._grid.everything if region is None else region)
+
     def read(self, cuts: Sequence[ChunkRead], reading: DecodeOptions) -> Fetch[bool]:
         index = yield from self._read_index()
         if index is None:

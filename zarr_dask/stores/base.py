@@ -153,6 +153,14 @@ class ReadPolicy:
     max_bytes_in_flight: int = 1 << 25
     """Largest batch in bytes, except for a single request that is larger."""
 
+    @property
+    def worth_a_round_trip(self) -> int:
+        """Unwanted bytes of one value that cost less than waiting for a further response.
+
+        They are fewer than those of a gap: many values may be read at a time.
+        """
+        return self.gap // 8
+
 
 @runtime_checkable
 class Store(Protocol):

@@ -269,8 +269,14 @@ class StagePlan:
 
     @property
     def requests_at_most(self) -> bool:
-        """True if there may be fewer requests: a small chunk that is read in part takes one."""
-        return self.source.partly_read_for(self.boxes, sparing=self.sparing) > 0
+        """True if there may be fewer requests than stated.
+
+        A small chunk that is read in part takes one, and so does a remote shard of which little is
+        not wanted.
+        """
+        source, boxes = self.source, self.boxes
+        cut = source.sharded and source.in_flight and self.reads > source.whole_in(boxes)
+        return bool(cut) or source.partly_read_for(boxes, sparing=self.sparing) > 0
 
     @property
     def sparing(self) -> bool:
