@@ -16,6 +16,8 @@ import zarr_dask as zd
 from tests.support.leftovers import left_in
 from zarr_dask.errors import MetadataChangedError, NodeNotFoundError, ZarrDaskError
 from zarr_dask.hierarchy import edit
+from zarr_dask.journal import default_place
+from zarr_dask.journal.lock import lock_job
 from zarr_dask.stores import LocalStore, MemoryStore
 
 VALUES = np.arange(1, 13, dtype="i4")
@@ -241,3 +243,29 @@ def test_attributes_are_given_to_a_group_that_others_have_consolidated(tmp_path)
     zd.delete(tmp_path / "g")
     with pytest.raises(MetadataChangedError, match="Open it again"):
         group.update_attributes({"x": 2})
+
+
+@pytest.mark.parametrize("call", ["rename", "delete"])
+def test_a_job_that_begins_when_its_node_goes_is_no_reason_to_refuse_that(
+    tmp_path, monkeypatch, call
+):
+    """It holds its journal when the node has gone already, and finds none."""
+    group = zd.create_group(tmp_path / "h.zarr")
+    array_in(group.store, "a")
+    true, held = edit.discard_journals, []
+
+    def discard(store, path, *args, **options):
+        place, name = default_place(store, path), f"__job-{0:016x}/"
+        (tmp_path / "h.zarr.zarr-dask/a" / name).mkdir(parents=True)
+        held.append(lock_job(place.store, f"{place.prefix}{name}"))
+        true(store, path, *args, **options)
+
+    monkeypatch.setattr(edit, "discard_journals", discard)
+    if call == "rename":
+        group.rename("a", "b")
+        np.testing.assert_array_equal(group["b"][...], VALUES)
+    else:
+        zd.delete(group.store, "a")
+        assert not (tmp_path / "h.zarr/a").exists()
+    assert held and "a" not in group
+    held[0].close()

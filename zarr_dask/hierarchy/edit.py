@@ -18,6 +18,7 @@ from zarr_dask._util.threads import parallel_for
 from zarr_dask._util.warnings import warn
 from zarr_dask.errors import (
     JobReplacedError,
+    JobRunningError,
     ListingError,
     MetadataError,
     MixedFormatsWarning,
@@ -545,8 +546,14 @@ def remove_node(store: Store, path: str, *, is_claimed: bool = False) -> None:
     for candidate, _ in present:
         _remove_documents(store, path, candidate)
     if is_claimed:  # with the claim: who has it next finds no node
-        discard_journals(store, path, is_claimed=True)
+        _discard_journals(store, path)
     _remove_rest(store, path, present, listed)
+
+
+def _discard_journals(store: Store, path: str) -> None:
+    """Discard the journals of a node that has gone; a job that has begun since finds no node."""
+    with suppress(JobRunningError):
+        discard_journals(store, path, is_claimed=True)
 
 
 def _remove_rest(
@@ -758,7 +765,7 @@ def rename_node(store: Store, old: str, new: str, opened: Callable[[], Opened]) 
                     remove_leftovers(store, node_format.data_prefix(new), leftovers)
             _check_free(store, new, node_format)  # another may have put something there meanwhile
         if _moved_at_once(store, old, new, present):
-            discard_journals(store, old, is_claimed=True)
+            _discard_journals(store, old)
         else:
             _copy_node(store, old, new, present, claims.fence)
             claims.fence()

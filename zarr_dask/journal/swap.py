@@ -390,10 +390,10 @@ def plan_swap(store: Store, path: str, *formats: Format) -> AtomicReplace:
 
 def _device(place: str) -> int:
     """Return the file system of a folder that another process may remove, or of the one around."""
-    try:
-        return Path(place).stat().st_dev
-    except FileNotFoundError:
-        return Path(place).parent.stat().st_dev
+    for folder in (Path(place), *Path(place).parents):
+        with suppress(FileNotFoundError):
+            return folder.stat().st_dev
+    raise StoreError(f"{place} lies in no folder that exists.")
 
 
 def is_halfway(store: Store) -> bool:

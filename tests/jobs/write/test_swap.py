@@ -201,6 +201,21 @@ def test_what_cannot_be_swapped(place, tmp_path):
     np.testing.assert_array_equal(zd.open_array(place, "a")[...], VALUES)
 
 
+def test_a_group_that_goes_while_a_swap_is_planned_is_no_other_file_system(place, monkeypatch):
+    zd.create_array(place, "g/x", shape=(4,), dtype="i4", chunks=2)
+    true = swap_module.check_no_link
+
+    def look(store, path):
+        true(store, path)
+        zd.delete(place, "g")
+
+    monkeypatch.setattr(swap_module, "check_no_link", look)
+    with pytest.raises(StoreError, match="could not take the place"):
+        zd.to_zarr(da.ones(4, chunks=2, dtype="i4"), place, "g/x", mode="swap")
+    zd.verify(place, sweep=True)
+    assert beside(place) == []
+
+
 def test_a_mark_tells_old_from_new_after_each_step(place):
     """The steps of the end, stopped after each of them, and gone through again."""
     for steps in range(4):
