@@ -12,6 +12,7 @@ from collections.abc import Callable, Hashable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import takewhile
 from typing import Any, TypeVar
 
 from zarr_dask._util.threads import run_concurrently
@@ -27,9 +28,10 @@ from zarr_dask.formats.base import (
     checked_documents,
     where,
 )
-from zarr_dask.formats.consolidated import warn_stale_consolidated
+from zarr_dask.formats.consolidated import warn_stale_consolidated, without_consolidated
+from zarr_dask.formats.detect import FORMATS
 from zarr_dask.formats.handles import tell_handles
-from zarr_dask.stores.base import Store, is_remote
+from zarr_dask.stores.base import Range, Store, is_remote
 from zarr_dask.stores.compare_and_swap import (
     ConditionalStore,
     cas_store_or_none,
@@ -40,6 +42,7 @@ from zarr_dask.stores.compare_and_swap import (
 __all__ = [
     "SeenNode",
     "change_attributes",
+    "check_still_shown",
     "reload_metadata",
     "see_node",
     "with_attributes",
@@ -317,8 +320,35 @@ def _put_latest(
 
     with nullcontext() if tagged is not None else one_by_one(store, keys[0]):
         until_put(f"the metadata of {where(store, path)}", put)
+    check_still_shown(store, path, node_format)
     tell_handles(store, path, latest[0])
     return latest[0]
+
+
+def check_still_shown(store: Store, path: str, node_format: Format) -> None:
+    """Raise if a node has metadata of a newer format, which readers prefer.
+
+    Asked after a change of the older ones: a migration looks at them again when it has put the new
+    ones, so that one of both sees the other one.
+
+    Raises
+    ------
+    MetadataChangedError
+        If there are some.
+    """
+    newer = takewhile(lambda one: one != node_format, FORMATS if node_format in FORMATS else ())
+    own = node_format.node_keys(path)
+    keys = [key for one in newer for key in one.node_keys(path) if key not in own]
+    if not keys:
+        return
+    found = without_consolidated(store).get_ranges([(key, Range(0, 1)) for key in keys])
+    for key, text in zip(keys, found, strict=True):
+        if text is not None:
+            raise MetadataChangedError(
+                f"{where(store, path)} has newer metadata, {key!r}, by a migration: a change of "
+                f"those of format {node_format.name} is seen by readers of that format alone. Open "
+                "it again, and make the change there."
+            )
 
 
 def _has_grown(before: NodeMeta, after: NodeMeta) -> bool:

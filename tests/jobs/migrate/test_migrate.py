@@ -12,6 +12,7 @@ import warnings
 import zipfile
 from pathlib import Path
 
+import dask.array as da
 import numpy as np
 import pytest
 import tensorstore as ts
@@ -788,6 +789,47 @@ def test_documents_that_change_meanwhile_are_noticed(old):
     with pytest.raises(MetadataChangedError, match="have changed"):
         plan.run()
     assert not any(key.endswith("zarr.json") for key in old)
+
+
+@pytest.mark.parametrize("change", ["attributes", "append"])
+@pytest.mark.parametrize("remove_old", [False, True])
+def test_what_changes_when_the_new_document_comes_is_not_lost(old, remove_old, change):
+    """Neither of both knows of the other one: the change was planned before, and comes right then."""
+    changes = {
+        "attributes": lambda a: a.update_attributes({"late": 1}),
+        "append": lambda a: a.append(a[:1]),
+    }
+    array = zd.open_array(old, "c", mode="r+")
+    length = len(array)
+
+    class Racing(MemoryStore):
+        def set(self, key, buffers):
+            if key == "c/zarr.json":
+                changes[change](array)
+            super().set(key, buffers)
+
+    with pytest.raises(MetadataChangedError, match="have changed"):
+        zd.migrate(Racing(old), remove_old=remove_old)
+    assert "c/zarr.json" not in old
+    zd.migrate(old, remove_old=remove_old)
+    after = zd.open_array(old, "c", format="v3")
+    assert (len(after), after.attributes.get("late")) in {(length, 1), (length + 1, None)}
+
+
+def test_old_metadata_are_not_changed_in_silence_beside_new_ones(old):
+    array = zd.open_array(old, "c", mode="r+")
+    more = da.from_array(array[:1], chunks=-1)
+    append = zd.plan_write(more, old, "c", append=0)
+    zd.migrate(old)
+    for change in (
+        lambda: array.update_attributes({"late": 1}),
+        lambda: array.attrs.put({}),
+        lambda: array.append(array[:1]),
+        lambda: array.resize(1),
+        append.run,
+    ):
+        with pytest.raises(MetadataChangedError):
+            change()
 
 
 def test_objects_that_change_meanwhile_are_kept(old):

@@ -9,7 +9,8 @@ moment, with the old metadata or with the new; an interrupted run can be repeate
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from math import prod
 from threading import Lock
@@ -20,6 +21,7 @@ from zarr_dask._util.lazy_names import hides
 from zarr_dask.errors import MetadataChangedError, MigrationError, StoreError, ValidationProblem
 from zarr_dask.formats.base import ArrayMeta, GroupMeta, read_documents, where
 from zarr_dask.formats.consolidated import consolidated_key, warn_stale_consolidated
+from zarr_dask.hierarchy.exclusive import editing
 from zarr_dask.jobs.engine.plan import format_bytes, pluralize
 from zarr_dask.jobs.engine.prices import Measured, Priced, Traffic, measuring
 from zarr_dask.jobs.engine.thread_map import each_abreast, transfers_for
@@ -33,7 +35,7 @@ from zarr_dask.jobs.migrate.nodes import (
     node_plans,
     old_documents,
 )
-from zarr_dask.stores.base import Store
+from zarr_dask.stores.base import Store, is_remote
 from zarr_dask.stores.patience import in_job
 
 __all__ = ["MigrationPlan", "MigrationReport"]
@@ -203,8 +205,9 @@ class MigrationPlan(Priced, InWords):
             raise MigrationError(self.where, self.refusals)
         with measuring() as measured:
             copied = self._copy_objects(progress)
+            old = self._old_texts()
             self._check_unchanged()
-            written = self._write_documents()
+            written = self._write_documents(old)
             self._verify_documents()
             removed = self._remove_old() if self.remove_old else 0
         return MigrationReport(len(self.nodes), written, *copied, removed, measured.traffic)
@@ -270,22 +273,58 @@ class MigrationPlan(Priced, InWords):
     def _check_unchanged(self) -> None:
         again = node_plans(self.route)
         if [(n.path, n.documents) for n in again] != [(n.path, n.documents) for n in self.nodes]:
-            raise MetadataChangedError(
-                f"the metadata of {self.where} have changed since the plan was made; no document "
-                "was written. Run the migration again."
-            )
+            raise self._changed()
 
-    def _write_documents(self) -> int:
-        """Write the metadata that does not exist yet; return the number of keys."""
+    def _changed(self) -> MetadataChangedError:
+        return MetadataChangedError(
+            f"the metadata of {self.where} have changed since the plan was made; readers use the "
+            "old ones. Run the migration again."
+        )
+
+    def _old_texts(self) -> Mapping[str, bytes | None]:
+        """Return the old metadata in place that new metadata is going to take the place of."""
+        if not self.route.in_place:
+            return {}
+        keys = [key for node in self.nodes if not node.is_written for key in _old_keys(node)]
+        return read_documents(self.route.source, keys, self.route.options.limits)
+
+    def _write_documents(self, old: Mapping[str, bytes | None]) -> int:
+        """Write the metadata that does not exist yet; return the number of keys.
+
+        Old metadata in place is compared with what it was (`old`) before and after. Nodes are
+        neither removed nor renamed in between in local files. Who changes old metadata looks for
+        new metadata afterwards (`zarr_dask.formats.concurrent_edit.check_still_shown`).
+        """
         source, target = self.route.source, self.route.target
         for key in self.route.replaced:
             text = source.get(key)
             if text is not None and target.get(key + BACKUP) is None:
                 target.set(key + BACKUP, [text])
-        unwritten = self._unwritten
-        for key, text in unwritten.items():
-            target.set(key, [text])
-        return len(unwritten)
+        for node in _children_first(self.nodes):
+            if not node.is_written:
+                with editing(target, node.path) if self.route.in_place else nullcontext():
+                    self._write_node(node, {key: old[key] for key in _old_keys(node) if key in old})
+        return len(self._unwritten)
+
+    def _write_node(self, node: NodePlan, old: Mapping[str, bytes | None]) -> None:
+        source, target, limits = self.route.source, self.route.target, self.route.options.limits
+        present = read_documents(target, list(node.documents), limits)
+
+        def check() -> None:
+            if read_documents(source, list(old), limits) != old:
+                raise self._changed()
+
+        if not is_remote(target):
+            check()
+        try:
+            for key, text in node.documents.items():
+                target.set(key, [text])
+            check()
+        except MetadataChangedError:
+            for key, text in node.documents.items():
+                if present[key] is None and target.get(key) == text:
+                    target.delete(key)
+            raise
 
     def _verify_documents(self) -> None:
         """Read all new metadata again, and compare its bytes and its parsed content."""
@@ -379,6 +418,12 @@ def _remove_empty_folder(store: Store, prefix: str) -> None:
     """Remove folders without a value in them, which only a file system has."""
     if next(store.list(prefix), None) is None:
         store.delete_prefix(prefix)
+
+
+def _old_keys(node: NodePlan) -> tuple[str, ...]:
+    """Return the keys of the present metadata of a node that new metadata leaves in place."""
+    keys = node.node_format.node_keys(node.path)
+    return tuple(key for key in keys if key not in node.documents)
 
 
 def _children_first(nodes: Sequence[NodePlan]) -> list[NodePlan]:

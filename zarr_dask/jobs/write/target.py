@@ -34,7 +34,11 @@ from zarr_dask.errors import (
     StoreOutOfReachError,
 )
 from zarr_dask.formats.base import ArrayMeta
-from zarr_dask.formats.concurrent_edit import reload_metadata, write_changed_documents
+from zarr_dask.formats.concurrent_edit import (
+    check_still_shown,
+    reload_metadata,
+    write_changed_documents,
+)
 from zarr_dask.grid.grid import Part, Region
 from zarr_dask.hierarchy.edit import put_new_node
 from zarr_dask.indexing.basic import checked_region
@@ -733,6 +737,7 @@ class ArrayTarget:
         place = (array.store, array.path, array.node_format)
         try:
             reload_metadata(*place, array.meta, array.options)
+            check_still_shown(*place)
         except MetadataChangedError:
             return False
         return True
