@@ -14,7 +14,12 @@ import pytest
 
 import zarr_dask as zd
 from tests.support.leftovers import left_in
-from zarr_dask.errors import MetadataChangedError, NodeNotFoundError, ZarrDaskError
+from zarr_dask.errors import (
+    MetadataChangedError,
+    NodeExistsError,
+    NodeNotFoundError,
+    ZarrDaskError,
+)
 from zarr_dask.hierarchy import edit
 from zarr_dask.journal import default_place
 from zarr_dask.journal.lock import lock_job
@@ -267,5 +272,26 @@ def test_a_job_that_begins_when_its_node_goes_is_no_reason_to_refuse_that(
     else:
         zd.delete(group.store, "a")
         assert not (tmp_path / "h.zarr/a").exists()
-    assert held and "a" not in group
+    assert held
+    assert "a" not in group
     held[0].close()
+
+
+@pytest.mark.parametrize("kind", ["local", "memory"])
+def test_a_new_node_that_comes_too_late_does_not_give_its_attributes_to_the_other_one(
+    tmp_path, monkeypatch, kind
+):
+    """Formats v1 and v2 have documents of their own for attributes, which are put first."""
+    store = store_of(kind, tmp_path)
+    zd.create_group(store, format="v2", attributes={"id": 0})
+    zd.create_array(store, "a", shape=3, dtype="i4", format="v2", attributes={"id": 1})
+    true = edit.put_new_node
+
+    def late(*args, **options):
+        zd.open_group(store, mode="r+").rename("a", "b")
+        true(*args, **options)
+
+    monkeypatch.setattr(edit, "put_new_node", late)
+    with pytest.raises(NodeExistsError):
+        zd.create_array(store, "b", shape=3, dtype="i4", format="v2", attributes={"id": 2})
+    assert zd.open_array(store, "b").attributes == {"id": 1}

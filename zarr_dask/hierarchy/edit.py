@@ -453,6 +453,9 @@ def put_new_node(
     with editing(store, path) as place:
         if not (again or claimed):
             check_not_claimed(place, where(store, path))
+        present = store.get(last) if first else None
+        if present is not None and not (again and present == documents[last]):
+            raise _exists(store, path)  # what lies at the first keys belongs to it
         for key in first:
             store.set(key, [documents[key]])
         tagged = cas_store_or_none(store, last)
