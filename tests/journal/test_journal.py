@@ -548,17 +548,66 @@ def test_manifests_at_paths_and_urls(tmp_path):
     assert manifest.to_sha256sum() == f"{digest}  a\n"
 
 
+MUCH = 1 << 36
+"""Bytes of a file with holes, more than there is memory."""
+
+
+@pytest.mark.parametrize("rows", [0, 3, 40_000])
+def test_a_manifest_that_goes_on_with_holes_is_read_no_further(tmp_path, rows):
+    place = tmp_path / "m"
+    objects = tuple(StoredObject(f"c/{n:09}", 1, 2) for n in range(rows))
+    zd.Manifest(objects).write(ManifestPlace.of(place))
+    assert zd.Manifest.read(place).objects == objects
+    os.truncate(place, MUCH)
+    with pytest.raises(ManifestError, match=str(place)):
+        zd.Manifest.read(place)
+    place.write_bytes(b"")
+    os.truncate(place, MUCH)
+    with pytest.raises(ManifestError):
+        zd.Manifest.read(place)
+
+
+def test_a_long_manifest_that_is_replaced_while_it_is_read_is_read_again():
+    objects = [tuple(StoredObject(f"{c}/{n:09}", 1, 2) for n in range(60_000)) for c in "ab"]
+    values: dict[str, bytes] = {}
+
+    @dataclass(frozen=True, eq=False)
+    class Replaced(StoreWrapper):
+        seen: list
+
+        def get_ranges(self, requests):
+            self.seen.append(requests)
+            if len(self.seen) == 2:
+                zd.Manifest(objects[1]).write(ManifestPlace(self.store, "m"))
+            return self.store.get_ranges(requests)
+
+    place = ManifestPlace(Replaced(MemoryStore.over(values), []), "m")
+    zd.Manifest(objects[0]).write(place)
+    assert len(values["m"]) > 1 << 20
+    assert zd.Manifest.at(place).objects == objects[1]
+
+
+def test_receipts_are_read_up_to_a_hole(tmp_path):
+    (tmp_path / "jobs").mkdir()
+    journal = Journal(LocalStore(tmp_path), "jobs/", "token", "run_id")
+    journal.add(Receipt("token", "run_id", (StoredObject("c/0", 4, 0),)))
+    (file,) = (tmp_path / "jobs").iterdir()
+    os.truncate(file, MUCH)
+    (found,) = journal.receipts()
+    assert [item.key for item in found.objects] == ["c/0"]
+
+
 @dataclass(frozen=True, eq=False)
 class MergedMeanwhile(StoreWrapper):
     """Before the first receipt is read, another process merges all of them."""
 
     merges: list
 
-    def get(self, key):
+    def get_start(self, key, nbytes):
         if "receipts-" in key and not self.merges:
             self.merges.append(key)
             Journal(self.store, "jobs/", "token", "run_id").merge()
-        return self.store.get(key)
+        return self.store.get_start(key, nbytes)
 
 
 def test_receipts_that_are_merged_while_they_are_read_are_found():

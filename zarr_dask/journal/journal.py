@@ -46,7 +46,15 @@ from zarr_dask.journal.lock import (
     is_locked,
     lock_job,
 )
-from zarr_dask.journal.receipts import GATHERED, Batch, Receipt, Receipts, collect, parse_receipts
+from zarr_dask.journal.receipts import (
+    GATHERED,
+    Batch,
+    Receipt,
+    Receipts,
+    collect,
+    parse_receipts,
+    receipts_at,
+)
 from zarr_dask.journal.validate_record import checked_members
 from zarr_dask.stores.backends.posix_io import forget_folders
 from zarr_dask.stores.base import Buffer, Store, append_or_none, is_remote
@@ -465,10 +473,9 @@ class Journal:
             found = {key for key in self.store.list(self.prefix) if self._is_receipts(key)}
             absent = False
             for key in sorted(found - asked):
-                text = self.store.get(key)
-                absent |= text is None
-                if text is not None:
-                    yield from parse_receipts(text)
+                there = receipts_at(self.store, key)
+                absent |= there is None
+                yield from there or ()
             if not absent:
                 return
             asked |= found

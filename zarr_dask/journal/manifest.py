@@ -12,22 +12,26 @@ import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain, pairwise
 from pathlib import PurePosixPath
 from typing import Any, Protocol
 
 from zarr_dask.codecs.checksum import crc32c
-from zarr_dask.errors import ManifestError
+from zarr_dask.errors import ManifestError, ObjectReplacedError
 from zarr_dask.formats.base import Format, where
 from zarr_dask.journal.location import check_behind_no_link, default_place
 from zarr_dask.journal.receipts import Receipts, StoredObject, checked_keys
 from zarr_dask.stores.base import Store
 from zarr_dask.stores.compare_and_swap import cas_update
+from zarr_dask.stores.lines import lines_of
 from zarr_dask.stores.open import open_store, open_with_options_of
 
 __all__ = ["Manifest", "ManifestPlace"]
 
 _FORMAT = "zarr-dask manifest 1"
 _NAME = "__manifest"
+_LONGEST = 1 << 20
+"""Bytes of a line."""
 
 
 @dataclass(frozen=True)
@@ -201,13 +205,10 @@ class Manifest:
     @staticmethod
     def at(place: ManifestPlace) -> Manifest:
         """Read the manifest at a location; see `read`."""
-        text = place.store.get(place.key)
-        if text is None:
-            raise ManifestError(f"there is no manifest at {place.url}.")
         try:
-            return Manifest.from_text(bytes(text))
-        except ManifestError as error:
-            raise ManifestError(f"{place.url}: {error}") from error
+            return _read(place)
+        except (ManifestError, ObjectReplacedError):  # maybe replaced while it was read
+            return _read(place)
 
     def write(self, place: ManifestPlace) -> None:
         """Write the manifest to a location."""
@@ -252,30 +253,7 @@ class Manifest:
         ManifestError
             If it is not a manifest, or not complete.
         """
-        body, _, last = text.rstrip(b"\n").rpartition(b"\n")
-        body += b"\n"
-        try:
-            end = json.loads(last)
-            header, *rows = [json.loads(line) for line in body.splitlines()]
-            whole = end == {"lines": len(rows) + 1, "crc32c": crc32c(body)}
-            if header["format"] != _FORMAT or not whole:
-                raise ManifestError("this is no whole manifest; its last line does not sum it up.")
-            objects, empty = _rows(rows)
-            digest, prefix = str(header.get("digest", "")), header.get("prefix")
-            if not isinstance(prefix, str | None):
-                raise ManifestError(f"its prefix is {prefix!a:.80}, which is none.")
-            return Manifest(objects, empty, str(header["array"]), digest, prefix)
-        except (
-            ValueError,
-            TypeError,
-            KeyError,
-            IndexError,
-            OverflowError,
-            RecursionError,
-        ) as error:
-            if isinstance(error, ManifestError):
-                raise
-            raise ManifestError(f"this is no manifest ({error}).") from error
+        return _parsed(text.split(b"\n"))
 
     def to_sha256sum(self) -> str:
         """Return the lines that the program ``sha256sum`` writes and checks, for archives.
@@ -301,19 +279,66 @@ def _moved(key: str, prefix: str, other: str) -> str:
     return other + key[len(prefix) :] if key.startswith(prefix) else key
 
 
-def _rows(rows: Sequence[Any]) -> tuple[tuple[StoredObject, ...], frozenset[str]]:
-    """Return the stored objects in lines of a manifest, and keys of those that are not there."""
+def _read(place: ManifestPlace) -> Manifest:
+    lines = lines_of(place.store, place.key, _LONGEST)
+    if lines is None:
+        raise ManifestError(f"there is no manifest at {place.url}.")
+    try:
+        return _parsed(lines)
+    except ManifestError as error:
+        raise ManifestError(f"{place.url}: {error}") from error
+
+
+def _parsed(lines: Iterable[bytes]) -> Manifest:
+    """Return the manifest of these lines, of which none is taken behind the first wrong one."""
+    header: dict[str, Any] = {}
     objects: list[StoredObject] = []
     empty: set[str] = set()
-    for number, row in enumerate(rows, 2):
-        try:
-            if isinstance(row, list) and len(row) == 1:
-                empty.update(checked_keys(row))
-            else:
-                objects.append(StoredObject.from_row(row))
-        except ValueError as error:
-            raise ManifestError(f"line {number} of it is of no stored object: {error}.") from error
-    return tuple(objects), frozenset(empty)
+    number = checksum = 0
+    try:
+        last = b""
+        for line, following in pairwise(chain(lines, (b"",))):
+            if line and not following:
+                last = line
+            elif line and not last:
+                number, checksum = number + 1, crc32c(line + b"\n", checksum)
+                if number == 1:
+                    header = _header(json.loads(line))
+                else:
+                    _add_row(number, json.loads(line), objects, empty)
+            elif line:
+                raise ManifestError(_NOT_WHOLE)
+        if not header or json.loads(last) != {"lines": number, "crc32c": checksum}:
+            raise ManifestError(_NOT_WHOLE)
+        digest, prefix = str(header.get("digest", "")), header.get("prefix")
+        if not isinstance(prefix, str | None):
+            raise ManifestError(f"its prefix is {prefix!a:.80}, which is none.")
+        found = tuple(objects), frozenset(empty)
+        return Manifest(*found, str(header["array"]), digest, prefix)
+    except (ValueError, TypeError, KeyError, IndexError, OverflowError, RecursionError) as error:
+        if isinstance(error, ManifestError):
+            raise
+        raise ManifestError(f"this is no manifest ({error!s:.200}).") from error
+
+
+_NOT_WHOLE = "this is no whole manifest; its last line does not sum it up."
+
+
+def _header(line: Any) -> dict[str, Any]:
+    if not isinstance(line, dict) or line["format"] != _FORMAT:
+        raise ManifestError(_NOT_WHOLE)
+    return line
+
+
+def _add_row(number: int, row: Any, objects: list[StoredObject], empty: set[str]) -> None:
+    """Add the stored object of a line, or the key of one that is not there."""
+    try:
+        if isinstance(row, list) and len(row) == 1:
+            empty.update(checked_keys(row))
+        else:
+            objects.append(StoredObject.from_row(row))
+    except ValueError as error:
+        raise ManifestError(f"line {number} of it is of no stored object: {error}.") from error
 
 
 def _line(value: Mapping[str, Any] | Sequence[Any]) -> bytes:

@@ -23,6 +23,7 @@ import os
 import re
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from time import monotonic
@@ -31,7 +32,9 @@ from typing import Any
 from isal import isal_zlib
 
 from zarr_dask.codecs.checksum import crc32c
+from zarr_dask.errors import ObjectReplacedError
 from zarr_dask.stores.base import Buffer, Store, is_key
+from zarr_dask.stores.lines import lines_of
 from zarr_dask.stores.put_tags import Version
 
 __all__ = [
@@ -45,6 +48,7 @@ __all__ = [
     "checked_keys",
     "collect",
     "parse_receipts",
+    "receipts_at",
     "stored_object",
     "take_gathered",
     "with_tags",
@@ -52,6 +56,8 @@ __all__ = [
 
 
 _LARGEST = 1 << 63
+_LONGEST = 1 << 26
+"""Bytes of a receipt."""
 _LONGEST_TAG = 256
 _SHA256 = re.compile("[0-9a-f]{64}")
 _quoted = json.encoder.encode_basestring_ascii
@@ -280,10 +286,24 @@ def with_tags(
 
 def parse_receipts(text: Buffer) -> Iterator[Receipt]:
     """Yield the receipts in the bytes of a journal file; incomplete lines are skipped."""
-    for line in bytes(text).split(b"\n"):
-        receipt = _parsed(line)
-        if receipt is not None:
-            yield receipt
+    return _receipts(bytes(text).split(b"\n"))
+
+
+def receipts_at(store: Store, key: str) -> Iterator[Receipt] | None:
+    """Yield the receipts in a journal file, up to a line that is too long to be one; None if gone.
+
+    Of a file that is replaced meanwhile, those that have been read are yielded.
+    """
+    lines = lines_of(store, key, _LONGEST)
+    return None if lines is None else _receipts(lines)
+
+
+def _receipts(lines: Iterable[bytes]) -> Iterator[Receipt]:
+    with suppress(ObjectReplacedError):  # by the same task, which has run again
+        for line in lines:
+            receipt = _parsed(line)
+            if receipt is not None:
+                yield receipt
 
 
 def _parsed(line: bytes) -> Receipt | None:

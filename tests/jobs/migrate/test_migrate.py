@@ -794,7 +794,7 @@ def test_documents_that_change_meanwhile_are_noticed(old):
 @pytest.mark.parametrize("change", ["attributes", "append"])
 @pytest.mark.parametrize("remove_old", [False, True])
 def test_what_changes_when_the_new_document_comes_is_not_lost(old, remove_old, change):
-    """Neither of both knows of the other one: the change was planned before, and comes right then."""
+    """Neither of both knows of the other one, whose plan was made before."""
     changes = {
         "attributes": lambda a: a.update_attributes({"late": 1}),
         "append": lambda a: a.append(a[:1]),
