@@ -62,8 +62,8 @@ def migrate(
     If a node cannot be migrated, nothing is written and the error lists every reason. New metadata
     is written from the leaves to the root, when all stored objects are in place; until then readers
     use the old metadata. If a node has both, the newer format wins and readers are warned. So old
-    metadata can stay for readers of the old format, but changes made through one kind of metadata
-    are not visible through the other.
+    metadata can stay for readers of the old format. They do not see changes that are made later. To
+    change them beside the new ones is an error.
 
     Parameters
     ----------
