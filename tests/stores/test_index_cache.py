@@ -141,16 +141,16 @@ def test_a_file_replaced_while_it_is_read_is_read_as_it_was(tmp_path, monkeypatc
     holes = NEW.copy()
     holes[0:2, 0:4] = 0
     reads = []
-    original = local.read_part
+    original = local._transient_part
 
-    def replacing(descriptor, start, length):
-        copy = bytes(original(descriptor, start, length))
+    def replacing(descriptor, wanted):
+        copy = bytes(original(descriptor, wanted))
         if not reads:
             sharded(store, holes, codecs)
-        reads.append((start, length))
+        reads.append(wanted)
         return memoryview(copy)
 
-    monkeypatch.setattr(local, "read_part", replacing)
+    monkeypatch.setattr(local, "_transient_part", replacing)
     np.testing.assert_array_equal(array[1:7, 1:7], OLD[1:7, 1:7])
     assert len(reads) == 2
     np.testing.assert_array_equal(array[1:7, 1:7], holes[1:7, 1:7])
