@@ -12,7 +12,7 @@ import pytest
 import zarr_dask as zd
 from zarr_dask.errors import LinkError
 from zarr_dask.stores import LocalStore, no_follow
-from zarr_dask.stores.no_follow import create_in_kept, folder_in, keeping_folder
+from zarr_dask.stores.no_follow import FolderKeeper, create_in_kept, folder_in
 
 pytestmark = pytest.mark.skipif(
     not Path("/proc/self/fd").exists(), reason="looks at what is open as Linux shows it"
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.skipif(
 def store(tmp_path):
     """A store in which a put has kept the folder of `c/0`."""
     store = LocalStore(str(tmp_path / "a"))
-    with keeping_folder():
+    with FolderKeeper():
         store.set("c/0", [b"zero"])
         assert open_below(tmp_path)
         yield store

@@ -65,6 +65,7 @@ __all__ = ["Array", "object_sizes"]
     "shown",
     "source",
     "stored_keys",
+    "takes_small_puts",
     "token",
     "user_attributes",
     "where",
@@ -350,7 +351,14 @@ class Array(ArrayNames):
             versions=versions,
         )
 
-    @property
+    @cached_property
+    def takes_small_puts(self) -> bool:
+        """True if a call writes stored objects one by one; see `zarr_dask.array.writer`."""
+        from zarr_dask.array.writer import takes_small_puts
+
+        return takes_small_puts(self)
+
+    @cached_property
     def _standing(self) -> Standing | None:
         if self.shown is None:
             return None
@@ -358,7 +366,7 @@ class Array(ArrayNames):
         return Standing(*place, self.meta, self.options, self.shown)
 
     def __getstate__(self) -> dict[str, Any]:
-        unkept = {"reader", "_looked_up", "_batch"}
+        unkept = {"reader", "takes_small_puts", "_looked_up", "_batch"}
         return {name: value for name, value in self.__dict__.items() if name not in unkept}
 
     @takes_habits()
@@ -1009,7 +1017,7 @@ def _write_behind(array: Array, meta: ArrayMeta, region: Region, values: np.ndar
     write_parts(grown, lambda: meta.grid.parts(region), values, None, array.meta.grid)
 
 
-_DERIVED = frozenset({"reader", "token", "_packed"})
+_DERIVED = frozenset({"reader", "token", "_packed", "_standing"})
 """Values that an array computes from its metadata, and keeps."""
 
 

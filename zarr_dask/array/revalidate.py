@@ -17,6 +17,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 from zarr_dask._util.warnings import without_warnings
@@ -108,11 +109,13 @@ class Standing:
 
     def is_gone(self) -> bool:
         """True if an array in local files had a document, and has none now."""
-        if self.shown.by != self.path or local_path(self.store, "") is None:
-            return False
-        return self.store.size(self._key) is None
+        return self._is_local_file and self.store.size(self._key) is None
 
-    @property
+    @cached_property
+    def _is_local_file(self) -> bool:
+        return self.shown.by == self.path and local_path(self.store, "") is not None
+
+    @cached_property
     def _key(self) -> str:
         return self.node_format.node_keys(self.path)[0]
 

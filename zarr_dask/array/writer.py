@@ -30,10 +30,10 @@ from zarr_dask.formats.base import ArrayMeta
 from zarr_dask.grid.grid import Grid, Part, view_region
 from zarr_dask.stores.base import WHOLE, Buffer, Range, Store, get_start, is_remote
 from zarr_dask.stores.compare_and_swap import (
+    LockKeeper,
     Refusals,
     as_cas_store,
     cas_store_or_none,
-    keeping_lock,
     pause_before,
 )
 from zarr_dask.stores.streaming_put import (
@@ -51,6 +51,7 @@ __all__ = [
     "decoded",
     "is_shared",
     "swap_object",
+    "takes_small_puts",
     "updated",
     "write_later",
     "write_object",
@@ -102,6 +103,11 @@ class OpenedArray(WrittenArray, Protocol):
 
     def confirmation(self) -> Confirmation:
         """Return the check of a call: the array must still be there."""
+        ...
+
+    @property
+    def takes_small_puts(self) -> bool:
+        """See `takes_small_puts`."""
         ...
 
 
@@ -158,11 +164,11 @@ def write_parts(
             has_emptied = True
 
     check_count("threads", threads, "one per core")
-    hurries = threads in {None, 1} and _hurries(array)
+    hurries = threads in {None, 1} and array.takes_small_puts
     if hurries:
         threads = 1
     # nobody waits long for a lock that is kept while a small chunk is encoded
-    keeping = keeping_lock() if hurries else nullcontext()
+    keeping = LockKeeper() if hurries else nullcontext()
     with concurrent_puts(array.store), keeping as keeper:
         parallel_for(write, parts(), threads)
     confirm.check_written(
@@ -187,7 +193,7 @@ def write_later(array: WrittenArray, part: Part, write: Callable[[Part], object]
     write(part)
 
 
-def _hurries(array: WrittenArray) -> bool:
+def takes_small_puts(array: WrittenArray) -> bool:
     """True if a chunk is encoded and put in less time than threads need to hand on the interpreter.
 
     Where puts wait for something, the threads wait together.
@@ -272,9 +278,11 @@ def write_object_part(
     CorruptObjectError
         If existing elements are kept and do not decode.
     """
-    array.meta.check_writable(array.where)
+    meta = array.meta
+    if meta.skipped or meta.codecs.skipped:
+        meta.check_writable(array.where)
     elements = view_region(values, part.out)
-    bound = array.meta.bound(part.coords)
+    bound = meta.bound(part.coords)
     if elements.shape == bound.spec.shape:
         return write_object(array, part.coords, elements, note, waiting, fence, threads)
     if shared:
@@ -287,7 +295,7 @@ def write_object_part(
     if pieces is not None:
         put_stream(array.store, key, pieces, note, waiting, fence)
         return True
-    chunk = decoded(array.meta, part.coords, stored, array.where, key)
+    chunk = decoded(meta, part.coords, stored, array.where, key)
     chunk[part.inside] = elements
     return write_object(array, part.coords, chunk, note, waiting, fence, threads)
 
@@ -482,16 +490,16 @@ def updated(
         pieces = bound.updated(stored, part.inside, elements, threads)
     except CorruptObjectError as error:
         raise error.at(array.where, array.key(coords), coords) from error
-    return None if pieces is None else _located(pieces, array.where, array.key(coords), coords)
+    return None if pieces is None else _located(pieces, array, coords)
 
 
 def _located(
-    pieces: Iterator[Buffer], where: str, key: str, coords: tuple[int, ...]
+    pieces: Iterator[Buffer], array: WrittenArray, coords: tuple[int, ...]
 ) -> Iterator[Buffer]:
     try:
         yield from pieces
     except CorruptObjectError as error:
-        raise error.at(where, key, coords) from error
+        raise error.at(array.where, array.key(coords), coords) from error
 
 
 def decoded(

@@ -66,6 +66,8 @@ Coords = tuple[int, ...]
 _ABSENT = ABSENT_PLACE
 _PLAIN = DecodeOptions()
 _INDEX_DTYPE = np.dtype("uint64")
+_NO_BYTES = np.array(_ABSENT, _INDEX_DTYPE)
+"""`_ABSENT` as an array, which NumPy compares with in a quarter of the time."""
 _FAST_ENCODER = 1.5e9
 """Bytes per second from which a second encoder would wait for memory and for the file, too."""
 _WORTH_THREADS = 1 << 21
@@ -244,7 +246,7 @@ class _BoundSharding(BoundSerializer):
 
     def _no_chunks(self) -> np.ndarray:
         """Return the index of a shard without chunks."""
-        return np.full(self._index_spec.shape, _ABSENT, _INDEX_DTYPE)
+        return np.full(self._index_spec.shape, _NO_BYTES)
 
     def _with_index(self, chunks: Iterator[Buffer], index: np.ndarray) -> Iterator[Buffer]:
         """Yield the bytes of chunks and of their index, which is complete when they are."""
@@ -348,7 +350,7 @@ class _BoundSharding(BoundSerializer):
         index = self._no_chunks() if buffer is None else self._decode_index(self._cut_index(shard))
         places, numbers = index.reshape(-1, 2), np.array(changed, np.intp)
         old = places[numbers]
-        places[numbers] = _ABSENT
+        places[numbers] = _NO_BYTES
         kept = _KeptChunks.of(places, numbers)
         if kept.numbers.size:
             if not kept.lie_within(len(shard)):
@@ -831,7 +833,9 @@ class _KeptChunks(NamedTuple):
     def of(cls, places: np.ndarray, changed: np.ndarray) -> _KeptChunks:
         """Return the chunks that have places in an index; those that change are absent in it."""
         offsets, lengths = places.T
-        (numbers,) = ((offsets != _ABSENT) | (lengths != _ABSENT)).nonzero()
+        (numbers,) = (
+            offsets & lengths != _NO_BYTES
+        ).nonzero()  # both of an absent one have all bits
         return cls(numbers, offsets[numbers], lengths[numbers], changed.searchsorted(numbers))
 
     def lie_within(self, nbytes: int) -> bool:

@@ -22,7 +22,7 @@ from functools import partial
 from random import uniform
 from time import sleep
 from types import MappingProxyType
-from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
+from typing import TYPE_CHECKING, NamedTuple, Protocol, Self, cast
 
 from zarr_dask.errors import ConditionalWriteError
 from zarr_dask.stores.backends.posix_io import LIST, MOST_REMOVED, close_read, make_folder
@@ -44,7 +44,6 @@ __all__ = [
     "content_tag",
     "folder_lock",
     "is_at",
-    "keeping_lock",
     "lock_keeper",
     "one_by_one",
     "pause_before",
@@ -333,13 +332,29 @@ def folder_lock(folder: str, opened: Callable[[], int] | None = None) -> Iterato
 
 
 class LockKeeper:
-    """Keeps the lock that one thread has used last, and counts how often that was used."""
+    """A context manager that keeps the last `folder_lock` of this thread.
+
+    Objects of one folder are changed in a row. The lock goes when another folder is locked, and
+    after some uses, so that others get it. A value is read when its folder is locked, so that it
+    need not be read again before it is put.
+    """
 
     def __init__(self) -> None:
         self.thread, self.pid = threading.get_ident(), os.getpid()
         self._kept: tuple[str, FolderLock] | None = None
         self._uses = 0
         self._read: tuple[str, Hashable] | None = None
+
+    def __enter__(self) -> Self:
+        outer = lock_keeper()
+        if outer is not None:  # of a call that writes while it is asked to put: it must not wait
+            outer.let_go()
+        self._token = _KEEPER.set(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        _KEEPER.reset(self._token)
+        self.let_go()
 
     def taken(self, folder: str) -> FolderLock | None:
         """Return the lock if it is that of a folder; any other one is let go."""
@@ -400,29 +415,6 @@ def lock_keeper() -> LockKeeper | None:
     if keeper is None or keeper.thread != threading.get_ident() or keeper.pid != os.getpid():
         return None
     return keeper
-
-
-@contextmanager
-def keeping_lock() -> Iterator[LockKeeper]:
-    """Keep the last `folder_lock` of this thread: objects of one folder are changed in a row.
-
-    It goes when another folder is locked, and after some uses, so that others get it. A value is
-    read when its folder is locked, so that it need not be read again before it is put.
-
-    Yields
-    ------
-    LockKeeper
-        To be told of what else is done meanwhile (`count`, `let_go`).
-    """
-    outer, keeper = lock_keeper(), LockKeeper()
-    if outer is not None:  # of a call that writes while it is asked to put: it must not wait
-        outer.let_go()
-    token = _KEEPER.set(keeper)
-    try:
-        yield keeper
-    finally:
-        _KEEPER.reset(token)
-        keeper.let_go()
 
 
 def _stands(folder: str, lock: FolderLock) -> bool:

@@ -7,7 +7,7 @@ takes its name meanwhile. The root, and what lies above it, may be links: a user
 
 Folders that were reached so are remembered, by what the system tells them apart by: a folder that
 is still the same one is opened by one call. A thread that puts many files in a row keeps the folder
-of the last one open (`keeping_folder`).
+of the last one open (`FolderKeeper`).
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from zarr_dask.stores.backends.posix_io import (
 )
 
 __all__ = [
+    "FolderKeeper",
     "check_no_link",
     "create_in",
     "create_in_kept",
     "folder_in",
     "forget_reached",
-    "keeping_folder",
     "leave_folder",
     "link_error",
     "open_folder",
@@ -149,13 +149,24 @@ def _create_once(root: str, path: str, name: str, *, make: bool) -> tuple[int, i
         raise
 
 
-class _FolderKeeper:
-    """Keeps the folder open in which one thread has put a file last."""
+class FolderKeeper:
+    """A context manager that keeps the folder that this thread puts files in open.
+
+    It may get another name meanwhile, or a link may take its place. So a put looks whether its file
+    is where it is to be (`create_in_kept`).
+    """
 
     def __init__(self) -> None:
         self.thread = threading.get_ident()
         self._place: tuple[str, str] | None = None
         self._descriptor = -1
+
+    def __enter__(self) -> None:
+        self._token = _KEEPER.set(self)
+
+    def __exit__(self, *_: object) -> None:
+        _KEEPER.reset(self._token)
+        self.let_go()
 
     def taken(self, root: str, path: str) -> int | None:
         """Return the folder, which is the caller's now; None if another one is kept."""
@@ -176,26 +187,10 @@ class _FolderKeeper:
             close_read(self._descriptor)
 
 
-_KEEPER: ContextVar[_FolderKeeper | None] = ContextVar("zarr_dask_folder_keeper", default=None)
+_KEEPER: ContextVar[FolderKeeper | None] = ContextVar("zarr_dask_folder_keeper", default=None)
 
 
-@contextmanager
-def keeping_folder() -> Iterator[None]:
-    """Keep the folder that this thread puts files in open, for the next file in it.
-
-    It may get another name meanwhile, or a link may take its place. So a put looks whether its file
-    is where it is to be (`create_in_kept`).
-    """
-    keeper = _FolderKeeper()
-    token = _KEEPER.set(keeper)
-    try:
-        yield
-    finally:
-        _KEEPER.reset(token)
-        keeper.let_go()
-
-
-def _keeper_here() -> _FolderKeeper | None:
+def _keeper_here() -> FolderKeeper | None:
     """Return the keeper of this thread: others may have got its context."""
     keeper = _KEEPER.get()
     return keeper if keeper is not None and keeper.thread == threading.get_ident() else None

@@ -32,7 +32,7 @@ from zarr_dask.stores.backends.posix_io import fsync_names, names_later
 from zarr_dask.stores.base import Buffer, Store, is_remote
 from zarr_dask.stores.capabilities import capabilities_of
 from zarr_dask.stores.file_backed import is_behind_network
-from zarr_dask.stores.no_follow import keeping_folder
+from zarr_dask.stores.no_follow import FolderKeeper
 from zarr_dask.stores.wrapper import unwrap
 
 __all__ = [
@@ -312,9 +312,10 @@ def _send(nbytes: int, request: Callable[[], object]) -> None:
         _WAITING.leave(nbytes)
 
 
-@contextmanager
-def concurrent_puts(store: Store, most: int = MOST_WAITING) -> Iterator[PutQueue | None]:
-    """Let `put` and `remove` in this context return early; the end waits for all of them.
+def concurrent_puts(
+    store: Store, most: int = MOST_WAITING
+) -> AbstractContextManager[PutQueue | None]:
+    """Let `put` and `remove` in a context return early; the end waits for all of them.
 
     Parameters
     ----------
@@ -325,10 +326,10 @@ def concurrent_puts(store: Store, most: int = MOST_WAITING) -> Iterator[PutQueue
     most
         Bytes that may wait in this process.
 
-    Yields
-    ------
-    PutQueue or None
-        The queue, for those who wait for it themselves; None if puts wait as ever.
+    Returns
+    -------
+    context manager
+        Yields the queue, for those who wait for it themselves; None if puts wait as ever.
 
     Raises
     ------
@@ -336,10 +337,12 @@ def concurrent_puts(store: Store, most: int = MOST_WAITING) -> Iterator[PutQueue
         The error of the first request that has failed.
     """
     if most <= 0 or not (is_remote(store) or _waits_for_disk(store)):
-        with keeping_folder():
-            yield None
-        return
-    queue = PutQueue(most)
+        return FolderKeeper()
+    return _queued_puts(PutQueue(most))
+
+
+@contextmanager
+def _queued_puts(queue: PutQueue) -> Iterator[PutQueue]:
     token = _QUEUE.set(queue)
     try:
         with names_later(queue.folders):

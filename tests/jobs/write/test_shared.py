@@ -42,7 +42,7 @@ from zarr_dask.stores import (
     open_store,
 )
 from zarr_dask.stores.backends.fsspec import FsspecStore
-from zarr_dask.stores.compare_and_swap import as_cas_store, folder_lock, keeping_lock
+from zarr_dask.stores.compare_and_swap import LockKeeper, as_cas_store, folder_lock
 from zarr_dask.stores.wrappers.base import PrefixStore
 
 VALUES = np.arange(1, 241, dtype="int32").reshape(12, 20)
@@ -128,7 +128,7 @@ def is_free(folder: Path) -> bool:
 
 def test_a_lock_that_is_kept_for_the_next_object(tmp_path):
     store, one, other = LocalStore(str(tmp_path)), tmp_path / "c" / "0", tmp_path / "c" / "1"
-    with keeping_lock() as keeper:
+    with LockKeeper() as keeper:
         assert store.set_if("c/0/0", [b"1"], None)
         assert not is_free(one)
         assert store.set_if("c/0/1", [b"2"], None)
@@ -151,7 +151,7 @@ def test_a_lock_that_is_kept_for_the_next_object(tmp_path):
 def test_a_value_is_compared_again_when_its_lock_was_let_go(tmp_path):
     store, other = LocalStore(str(tmp_path)), LocalStore(str(tmp_path))
     store.set("c/0", [b"1"])
-    with keeping_lock() as keeper:
+    with LockKeeper() as keeper:
         value, tag = store.get_tagged("c/0")
         assert not is_free(tmp_path / "c")
         keeper.let_go()
@@ -169,7 +169,7 @@ def test_a_value_is_compared_again_when_its_lock_was_let_go(tmp_path):
 
 def test_no_lock_is_taken_ahead_where_there_is_no_folder(tmp_path):
     store = LocalStore(str(tmp_path / "a"))
-    with keeping_lock():
+    with LockKeeper():
         assert store.get_tagged("c/0") == (None, None)
     assert not list(tmp_path.iterdir())
 
@@ -178,7 +178,7 @@ def test_no_lock_is_taken_ahead_behind_a_link(tmp_path):
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
     (tmp_path / "a" / "c").symlink_to(tmp_path / "b")
-    with keeping_lock(), pytest.raises(LinkError):
+    with LockKeeper(), pytest.raises(LinkError):
         LocalStore(str(tmp_path / "a")).get_tagged("c/0")
     assert not list((tmp_path / "b").iterdir())
 
@@ -199,7 +199,7 @@ def test_an_object_that_the_end_cuts_is_opened_once_to_read_and_once_to_write(
 
 def test_a_kept_lock_is_handed_on(tmp_path):
     store, kept = LocalStore(str(tmp_path)), []
-    with keeping_lock():
+    with LockKeeper():
         for number in range(2 * compare_and_swap._MOST_KEPT):
             assert store.set_if(f"c/{number}", [b"1"], None)
             kept.append(not is_free(tmp_path / "c"))
@@ -209,7 +209,7 @@ def test_a_kept_lock_is_handed_on(tmp_path):
 def test_a_kept_record_that_was_removed_is_made_again(tmp_path, monkeypatch):
     monkeypatch.setattr(file_lock, "has_shared_locks", lambda _: False)
     store, folder = LocalStore(str(tmp_path)), tmp_path / "c"
-    with keeping_lock():
+    with LockKeeper():
         assert store.set_if("c/0", [b"1"], None)
         shutil.rmtree(folder)
         assert store.set_if("c/0", [b"2"], None)
