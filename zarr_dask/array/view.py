@@ -230,15 +230,16 @@ def _gather_whole_chunks(
             yield from (several[at : at + most] for at in range(0, len(several), most))
 
     def memory_of(chunks: list[WholeChunkSelection]) -> list[ObjectSlice]:
-        memory = _BoxMemory(meta.dtype)
+        boxes = _BoxMemory(meta.dtype).take((len(chunks), *shape))
+        if plain:
+            return [ObjectSlice(chunks[0].coords, None, boxes[0], whole=True)]
         return [
             ObjectSlice(
                 chunk.coords,
-                None if plain else tuple(map(_side, chunk.origin, shape)),
-                memory.take(shape),
-                plain,
+                tuple([slice(a, a + n, 1) for a, n in zip(chunk.origin, shape, strict=True)]),
+                box,
             )
-            for chunk in chunks
+            for chunk, box in zip(chunks, boxes, strict=True)
         ]
 
     def take(chunks: list[WholeChunkSelection], pieces: Sequence[ObjectSlice]) -> None:
@@ -247,10 +248,6 @@ def _gather_whole_chunks(
             gathered[place] = piece.out.reshape(-1)[chunk.numbers]
 
     array.reader.read_each(jobs(), memory_of, take, threads)
-
-
-def _side(first: int, length: int) -> slice:
-    return slice(first, first + length, 1)
 
 
 class _BoxMemory:

@@ -408,7 +408,7 @@ def split_assignment(
 
 def output_index(places: Sequence[slice | np.ndarray], shape: Shape) -> tuple[Any, ...]:
     """Return an index of the gathered array from indices along each of its axes."""
-    if sum(isinstance(place, np.ndarray) for place in places) < 2:
+    if len([place for place in places if isinstance(place, np.ndarray)]) < 2:
         return tuple(places)
     return np.ix_(
         *(
