@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -127,7 +128,7 @@ class Float(DataType):
     @property
     def zero(self) -> np.ndarray:
         """See `DataType.zero`; ``float8_e8m0fnu`` has none."""
-        return _rounded(0.0, self.dtype)
+        return _zero(self.dtype).copy()
 
     def from_json(self, value: Any) -> np.ndarray:
         """See `DataType.from_json` and `float_from_json`."""
@@ -286,6 +287,11 @@ def _float(value: Any, dtype: np.dtype[Any]) -> np.ndarray:
     if math.isnan(number):
         return _nan(dtype)
     return _rounded(number, dtype)
+
+
+@cache
+def _zero(dtype: np.dtype[Any]) -> np.ndarray:
+    return _rounded(0.0, dtype)
 
 
 def _rounded(number: float, dtype: np.dtype[Any]) -> np.ndarray:

@@ -42,6 +42,7 @@ from zarr_dask.formats.base import (
     read_documents,
     where,
 )
+from zarr_dask.formats.documents import DEFAULT_LIMITS
 from zarr_dask.stores.base import (
     Buffer,
     Listing,
@@ -86,7 +87,7 @@ _ENDINGS = {
     _DRAFT: (".array.json", ".group.json"),
 }
 """Endings of document keys, by format; other formats have no consolidated metadata."""
-_MOST_BYTES = Limits().metadata_bytes  # users with the default limits could not read more
+_MOST_BYTES = DEFAULT_LIMITS.metadata_bytes  # users with the default limits could not read more
 
 Documents = Mapping[str, Mapping[str, Any]]
 """Documents as JSON objects, by full key."""
@@ -414,7 +415,7 @@ def _most_documents(limits: Limits) -> int:
     return limits.metadata_memory // 2560
 
 
-_MOST_DOCUMENTS = _most_documents(Limits())  # as for _MOST_BYTES
+_MOST_DOCUMENTS = _most_documents(DEFAULT_LIMITS)  # as for _MOST_BYTES
 
 
 def _is_key(key: str) -> bool:
@@ -538,7 +539,7 @@ def _consolidated_around(store: Store, node_format: Format) -> Iterator[str]:
     while (above := os.path.dirname(below)) != below:  # noqa: PTH120  (places are text)
         around = folder_store(above)
         try:
-            documents = read_documents(around, node_format.node_keys(""), Limits())
+            documents = read_documents(around, node_format.node_keys(""), DEFAULT_LIMITS)
             if all(text is None for text in documents.values()):
                 return
             if "" in consolidated_groups(around, below.rpartition("/")[2], node_format):
@@ -562,7 +563,7 @@ def _described_by_v2(store: Store, path: str) -> Iterator[str]:
 def _described_inline(store: Store, path: str) -> Iterator[str]:
     groups = ancestors(path)
     keys = [join(group, "zarr.json") for group in groups]
-    found = read_documents(store, keys, Limits()) if keys else {}
+    found = read_documents(store, keys, DEFAULT_LIMITS) if keys else {}
     for group, key in zip(groups, keys, strict=True):
         text = found[key]
         if text is None or f'"{_INLINE}"'.encode() not in text:
