@@ -9,6 +9,7 @@ from contextlib import suppress
 from multiprocessing import get_context
 from typing import Any
 
+import dask.array as da
 import numpy as np
 import pytest
 
@@ -295,3 +296,25 @@ def test_a_new_node_that_comes_too_late_does_not_give_its_attributes_to_the_othe
     with pytest.raises(NodeExistsError):
         zd.create_array(store, "b", shape=3, dtype="i4", format="v2", attributes={"id": 2})
     assert zd.open_array(store, "b").attributes == {"id": 1}
+
+
+@pytest.mark.parametrize("form", ["v3", "v2"])
+def test_values_of_an_array_that_another_job_has_just_made_are_no_leftovers(
+    tmp_path, monkeypatch, form
+):
+    """The second one has found nothing there, and makes room when the first one has ended."""
+    path = tmp_path / "h.zarr"
+    zd.create_group(path, format=form)
+    values = da.from_array(VALUES, chunks=4)
+    true = edit.make_room_for_node
+
+    def late(*args, **options):
+        monkeypatch.setattr(edit, "make_room_for_node", true)
+        reserved = true(*args, **options)
+        zd.to_zarr(values, path, "a", format=form)
+        return reserved._replace(emptied=frozenset())
+
+    monkeypatch.setattr(edit, "make_room_for_node", late)
+    with pytest.raises(NodeExistsError):
+        zd.create_array(path, "a", shape=VALUES.shape, dtype="i4", chunks=4, format=form)
+    np.testing.assert_array_equal(zd.open_array(path, "a")[...], VALUES)

@@ -160,7 +160,11 @@ def _exists(store: Store, path: str, advice: str = REPLACE) -> NodeExistsError:
 
 def _is_made(store: Store, path: str, node_format: Format) -> bool:
     """True if there is an array, or a group that has a document, by now."""
-    return not is_remote(store) and store.size(node_format.node_keys(path)[-1]) is not None
+    try:
+        found = node_format.read(store, path, DEFAULT_OPTIONS, found={})
+    except MetadataError:
+        return True
+    return found is not None and not (isinstance(found, GroupMeta) and found.implicit)
 
 
 def can_create(store: Store, path: str, node_format: Format) -> bool:
@@ -253,7 +257,9 @@ def make_room_for_array(
     )
     if reserved.has_journals or node_format.data_prefix(path) not in reserved.emptied:
         with editing(store, path) as place:
-            if reserved.has_journals and not _is_made(store, path, node_format):
+            if not reserved.has_journals:
+                check_not_claimed(place, where(store, path))  # by a job that has begun since
+            elif is_remote(store) or not _is_made(store, path, node_format):
                 discard_journals(store, path, place)
             if node_format.data_prefix(path) not in reserved.emptied:
                 if is_claimed or not is_remote(store):
@@ -274,7 +280,7 @@ def clear_room(store: Store, path: str, node_format: Format, meta: ArrayMeta) ->
     NodeExistsError
         If it has: the objects are its own.
     """
-    if _is_made(store, path, node_format):
+    if not is_remote(store) and _is_made(store, path, node_format):
         raise _exists(store, path)
     remove_leftovers(store, node_format.data_prefix(path), meta)
 
@@ -291,7 +297,7 @@ def _clear_remote_room(store: Store, path: str, node_format: Format, meta: Array
         return
     claim, _ = claim_node(store, path, token_hex(16))
     try:
-        if claim is not None and store.size(node_format.node_keys(path)[-1]) is not None:
+        if claim is not None and _is_made(store, path, node_format):
             raise _exists(store, path)
         remove_leftovers(store, node_format.data_prefix(path), meta)
     finally:

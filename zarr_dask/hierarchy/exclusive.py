@@ -25,6 +25,7 @@ from zarr_dask.journal import (
     default_place,
     releasing,
 )
+from zarr_dask.journal.location import is_bare
 from zarr_dask.stores.base import Store
 from zarr_dask.stores.compare_and_swap import folder_lock
 from zarr_dask.stores.fenced_deletes import fenced_deletes
@@ -107,7 +108,7 @@ def removing(store: Store, path: str, *others: str, free_beside: bool = False) -
     others
         Further paths that change.
     free_beside
-        Whether it is known that nothing lies beside the hierarchy.
+        True if nothing lay beside the hierarchy; looked at again in local files.
 
     Raises
     ------
@@ -116,8 +117,9 @@ def removing(store: Store, path: str, *others: str, free_beside: bool = False) -
     RankError
         If it belongs to a simulation output that is still open, or contains one.
     """
-    with editing(store, path, *others):
-        has_journals = not free_beside and check_no_output(store, path, below=True)
+    with editing(store, path, *others) as place:
+        is_free = free_beside and is_bare(place)  # a job may have begun since
+        has_journals = not is_free and check_no_output(store, path, below=True)
         with claimed(store, path, removes=True):
             yield has_journals
 
