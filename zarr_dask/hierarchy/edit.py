@@ -459,7 +459,8 @@ def put_new_node(
     with editing(store, path) as place:
         if not (again or claimed):
             check_not_claimed(place, where(store, path))
-        present = store.get(last) if first else None
+        is_alone = is_remote(store) and (claimed or claim is not None)
+        present = None if is_alone or not first else store.get(last)
         if present is not None and not (again and present == documents[last]):
             raise _exists(store, path)  # what lies at the first keys belongs to it
         for key in first:
