@@ -20,6 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import zarr_dask as zd
+from tests.support.process_memory import begin_peak, status
 from zarr_dask.cli import main
 from zarr_dask.errors import (
     ConsolidatedMetadataWarning,
@@ -36,6 +37,7 @@ from zarr_dask.errors import (
     StepsMissingError,
     StoreError,
     WriterNotFoundError,
+    ZarrDaskError,
 )
 from zarr_dask.grid.grid import Grid
 from zarr_dask.jobs.simulation import output
@@ -1153,6 +1155,27 @@ def test_wherever_a_rewind_stops_it_can_be_done_again(url, tmp_path, number):
     assert coordinator.publish() == 6
     close(writers)
     check_prefix(url, 6)
+
+
+@pytest.mark.parametrize("name", ["rank-0", "rewinds"])
+@pytest.mark.parametrize("anew", [False, True])
+def test_a_log_that_goes_on_with_a_hole_is_read_no_further(tmp_path, name, anew):
+    """Of 64 GiB, which cost its author nothing; a hole is an unfinished line."""
+    url = tmp_path / "w.zarr"
+    zd.Writer.create(url, {"u": {"shape": (4,), "dtype": "i4", "chunks": (2, 4)}})
+    with zd.Writer.attach(url, rank=0) as writer:
+        for step in range(3):
+            writer.write_step(step, {"u": np.full(4, step, "i4")})
+    (file,) = (tmp_path / "w.zarr.zarr-dask").rglob(name)
+    if anew:
+        file.write_bytes(b"")
+    os.truncate(file, 1 << 36)
+    before = begin_peak()
+    with suppress(ZarrDaskError):
+        zd.Writer.attach(url, rank=0).close()
+    with suppress(ZarrDaskError):
+        zd.Writer.attach(url).publish(flush=True)
+    assert status("VmHWM") - before < 300 << 20
 
 
 def test_a_damaged_document_of_the_output_is_an_error(url, tmp_path):

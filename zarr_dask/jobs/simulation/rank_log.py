@@ -32,7 +32,7 @@ from zarr_dask.errors import (
 )
 from zarr_dask.formats.base import where
 from zarr_dask.stores.backends.posix_io import close_read, fsync_names, read_at, refresh
-from zarr_dask.stores.base import Range, Store, is_key
+from zarr_dask.stores.base import Buffer, Range, Store, get_start, is_key
 from zarr_dask.stores.file_backed import FileStore
 from zarr_dask.stores.file_lock import (
     NO_LOCKS,
@@ -53,8 +53,8 @@ REWINDS = "rewinds"
 Record = dict[str, Any]
 """One JSON object."""
 
-_LONGEST_FILE = 1 << 28
-"""Bytes of one progress file at most: more is not one of ours."""
+_PIECE = 1 << 26
+"""Bytes that are read at a time; a longer line is none of ours."""
 _LARGEST = 1 << 63
 _MANY_LINES = 128
 _RECORD = "held-"
@@ -79,6 +79,17 @@ def _records(text: bytes, at: str) -> tuple[list[Record], int]:
             )
         records.append(_checked(body, f"{at}: line {number + 1}"))
     return records, end
+
+
+def _size_of_lines(descriptor: int, at: str) -> int:
+    """Return the bytes of the whole lines of an open file, each with its checksum."""
+    size = 0
+    while True:
+        text = read_at(descriptor, size, _PIECE)
+        _, more = _records(text, at)
+        size += more
+        if not more or len(text) < _PIECE:
+            return size
 
 
 def _checked(text: bytes, at: str) -> Record:
@@ -355,16 +366,31 @@ class LogFolder:
             appends = isinstance(self.store, FileStore)
             firsts = [self._read.get(name, 0) if appends else 0 for name in some]
             wanted = [
-                (self.prefix + name, Range(first, first + _LONGEST_FILE))
+                (self.prefix + name, Range(first, first + _PIECE))
                 for name, first in zip(some, firsts, strict=True)
             ]
             for name, first, text in zip(some, firsts, self.store.get_ranges(wanted), strict=True):
                 if text is None:
                     continue
-                records, size = _records(bytes(text), where(self.store, self.prefix + name))
+                records, size = self._all_records(name, first, text)
                 self._read[name] = first + size
                 if records or not appends:
                     yield name, records, first == 0
+
+    def _all_records(self, name: str, first: int, text: Buffer | None) -> tuple[list[Record], int]:
+        """Return the records from a byte on, and the bytes of their lines; `text` begins there."""
+        key, at = self.prefix + name, where(self.store, self.prefix + name)
+        found: list[Record] = []
+        size = 0
+        while text is not None:
+            records, more = _records(bytes(text), at)
+            found += records
+            size += more
+            if not more or len(text) < _PIECE:
+                break
+            begin = first + size
+            text = self.store.get_ranges([(key, Range(begin, begin + _PIECE))])[0]
+        return found, size
 
     def records(self, name: str) -> list[Record]:
         """Return all records of a file, including those read before."""
@@ -399,7 +425,7 @@ class LogFolder:
                 holding = _recorded(descriptor, path, wait=False)
                 stack.callback(holding.remove)
                 refresh(descriptor)  # what lies behind a size of yesterday would be cut off
-                _, size = _records(read_at(descriptor, 0, os.fstat(descriptor).st_size), path)
+                size = _size_of_lines(descriptor, path)
                 if self.store.fsync:
                     fsync_names(str(Path(path).parent), self.store.root)
                 stack.pop_all()
@@ -417,10 +443,10 @@ class LogFolder:
         WriterNotFoundError
             If these files no longer exist.
         """
-        text = self.store.get(self.prefix + REWINDS)
+        text = get_start(self.store, self.prefix + REWINDS, _PIECE)
         if text is None:
             raise self._ended()
-        return _records(bytes(text), where(self.store, self.prefix + REWINDS))[0] if text else []
+        return self._all_records(REWINDS, 0, text)[0]
 
     def _ended(self) -> WriterNotFoundError:
         return WriterNotFoundError(
