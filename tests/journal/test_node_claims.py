@@ -563,6 +563,8 @@ LONG_AGO = "2001-01-01T00:00:00+00:00"
         (ClaimRecord(("t",), owner=DEAD, makes=True), "removed"),
         (ClaimRecord(("t",), owner=ELSEWHERE, makes=True, given_up=True), "removed"),
         (ClaimRecord(("t",), owner=DEAD, begun=LONG_AGO), "removed"),
+        (ClaimRecord(("t",), owner=DEAD, alone=True), "removed"),
+        (ClaimRecord(("t",), alone=True), "kept"),
         (ClaimRecord(("t",), owner=DEAD), "named"),
         (ClaimRecord(("t",), owner=ELSEWHERE, makes=True), "named"),
         (ClaimRecord(("t",), makes=True), "kept"),
@@ -589,6 +591,25 @@ def test_claims_of_dead_jobs_are_swept(
         assert (store.get(f"a/{HELD}") is None) == (becomes == "removed")
         assert all(one in str(report) for one in report.claims)
     assert sum(clock.waited) >= 6 or becomes != "removed"
+
+
+@pytest.mark.parametrize("owner", [DEAD, ELSEWHERE, Owner.here(locked=False)])
+@pytest.mark.parametrize("alone", [True, False])
+def test_an_append_takes_over_what_a_process_has_left_that_ran_all_of_another_one(
+    owner: Owner, alone: bool, server: S3Server, clock: Clock
+) -> None:
+    url, options = "s3://bucket/dead.zarr", server.options
+    array = zd.create_array(url, "a", shape=2, dtype="i4", chunks=2, storage_options=options)
+    record = ClaimRecord(("t",), owner=owner, alone=alone)
+    open_store(f"{url}.zarr-dask", options).set(f"a/{HELD}", [record.to_json()])
+    if alone and owner is DEAD:
+        array.append(np.ones(3, "i4"))
+        assert array[...].tolist() == [0, 0, 1, 1, 1]
+        assert sum(clock.waited) >= 3  # what it had sent may land until then
+    else:
+        with pytest.raises(AppendConflictError, match="under way"):
+            array.append(np.ones(3, "i4"))
+    zd.delete(url, storage_options=options)
 
 
 @pytest.mark.parametrize("record", [ClaimRecord(("t",), owner=DEAD, makes=True), None])

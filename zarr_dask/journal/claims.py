@@ -23,10 +23,11 @@ unless an equal call of another process is waiting (`zarr_dask.journal.lock.taki
 
 Object stores create the record on the condition that there is none. It stays until the append has
 ended, by success or by an error, or goes on (``resume=``), or until it is removed, by hand or by
-``verify(sweep=True)`` on its host (`zarr_dask.journal.node_claims.sweep_remote_claims`). Arrays in
-memory are claimed in the process. A call with ``resume=`` that finds the record of an equal one, of
-a process that is at work (`zarr_dask.journal.leases`), waits for that
-(`zarr_dask.journal.lock.SameJobRunningError`).
+``verify(sweep=True)`` on its host (`zarr_dask.journal.node_claims.sweep_remote_claims`). That of a
+process which ran all tasks itself is taken over by the next append on its host, when it has gone
+(`ClaimRecord.has_died`). Arrays in memory are claimed in the process. A call with ``resume=`` that
+finds the record of an equal one, of a process that is at work (`zarr_dask.journal.leases`), waits
+for that (`zarr_dask.journal.lock.SameJobRunningError`).
 
 Nothing is claimed where there is no place for it: in archives, at the root of a bucket, in folders
 that may not be written to, on file systems without locks, and in stores without conditions. There,
@@ -85,6 +86,7 @@ from zarr_dask.journal.lock import (
     is_wanted,
     own_turns,
     pauses,
+    wait_out,
 )
 from zarr_dask.stores.backends.posix_io import close_read, fsync_names, read_at
 from zarr_dask.stores.base import Buffer, Store, get_start, is_remote
@@ -191,6 +193,8 @@ class ClaimRecord:
     """True if the job makes a node (`zarr_dask.journal.node_claims`)."""
     given_up: bool = False
     """True if the job has failed in good order, so that none of its tasks runs."""
+    alone: bool = False
+    """True if all tasks of an append run in its process, and end with it."""
     renewed: str = ""
     """Time of its last renewal (`zarr_dask.journal.leases`), in UTC; empty if there are none."""
 
@@ -198,6 +202,11 @@ class ClaimRecord:
     def is_free(self) -> bool:
         """True if whoever comes next has the claim."""
         return self.given_up or self.ended is not None
+
+    @property
+    def has_died(self) -> bool:
+        """True if it is known that the process has gone, and all tasks of the append with it."""
+        return self.alone and self.owner.is_gone()
 
     @property
     def stands_alone(self) -> bool:
@@ -246,13 +255,15 @@ class ClaimRecord:
             is_lost = ended is None and document.get("ended") is not None
             if owner is None or is_lost or not _are_texts(*told.values(), *tokens):
                 return None
-            makes, given_up = (document.get(name) is True for name in ("makes", "given_up"))
+            names = ("makes", "given_up", "alone")
+            makes, given_up, alone = (document.get(name) is True for name in names)
             return ClaimRecord(
                 tokens,
                 owner=owner,
                 ended=ended,
                 makes=makes,
                 given_up=given_up,
+                alone=alone,
                 **told,
             )
         except (
@@ -360,7 +371,9 @@ class ArrayEnd:
     def _key(self) -> str:
         return f"{self.prefix}{HELD}"
 
-    def claim(self, on_conflict: OnConflict = "error", *, renews: bool = False) -> Claim:
+    def claim(
+        self, on_conflict: OnConflict = "error", *, renews: bool = False, alone: bool = False
+    ) -> Claim:
         """Claim it for the append, or for one more process of the append that has it.
 
         Parameters
@@ -369,6 +382,8 @@ class ArrayEnd:
             Whether to wait for another append.
         renews
             True if this process runs all of the append, and shows other hosts that it is at work.
+        alone
+            True if all tasks of the append run in this process.
 
         Raises
         ------
@@ -380,7 +395,8 @@ class ArrayEnd:
         if self.lasts or not isinstance(self.store, FileStore):
             try:
                 renews &= bool(self.job) and is_remote(self.store)
-                return self._waited(partial(self._claim_object, renews=renews), on_conflict)
+                claim = partial(self._claim_object, renews=renews, alone=alone)
+                return self._waited(claim, on_conflict)
             except StoreError as error:
                 if not holds_no_claims(self.store, error):
                     raise
@@ -657,12 +673,12 @@ class ArrayEnd:
         LEASES.begin(job, key, partial(renew_claim, self.store, key, self.token, self.job))
         return Claim(partial(LEASES.end, job, key), is_new=is_new)
 
-    def _claim_object(self, *, renews: bool) -> Claim | AppendConflictError:
+    def _claim_object(self, *, renews: bool, alone: bool) -> Claim | AppendConflictError:
         tagged = cas_store_or_none(self.store, self._key)
         if tagged is None:
             return Claim()
         renewed = now_in_utc() if renews else ""
-        mine = [ClaimRecord((self.token,), self.job, renewed=renewed).to_json()]
+        mine = [ClaimRecord((self.token,), self.job, renewed=renewed, alone=alone).to_json()]
         found = None
         for _ in range(_ATTEMPTS):  # others may come and go meanwhile
             if tagged.set_if(self._key, mine, None):
@@ -676,8 +692,14 @@ class ArrayEnd:
             if not self._may_be_taken(value, found):
                 break
             if tagged.set_if(self._key, mine, tag):
+                if is_remote(self.store) and found is not None and self._is_from_the_dead(found):
+                    wait_out()  # for what it has sent
                 return self._claim_of_object(is_new=True, renews=renews)
         return self._conflict(found, lives=False)
+
+    def _is_from_the_dead(self, found: ClaimRecord) -> bool:
+        """Return True if a process that was killed had the claim for another append."""
+        return found.has_died and not (found.is_free or (self.job and self.job == found.job))
 
     def _may_be_taken(self, value: Buffer, found: ClaimRecord | None) -> bool:
         """Return True if the claim of another append, as it is stored, is to be taken over.
@@ -687,7 +709,7 @@ class ArrayEnd:
         SameJobRunningError
             If another process works on the same append.
         """
-        is_over = found is not None and found.is_free
+        is_over = found is not None and (found.is_free or found.has_died)
         if isinstance(self.store, FileStore):  # empty: its maker, which had a lock, died over it
             is_over |= not value or (found is not None and found.owner.is_gone())
         if found is not None and is_remote(self.store):
@@ -824,7 +846,7 @@ def claimed(
     if end is None:
         yield
         return
-    claim = end.claim(on_conflict, renews=True)
+    claim = end.claim(on_conflict, renews=True, alone=True)
     has_ended = False
     try:
         yield

@@ -474,8 +474,8 @@ def sweep_remote_claims(store: Store, path: str) -> LeftClaims:
 
     A job is dead if it has given its claim up, or if its process was one of this host and is gone.
     An append looks at its claim less often, and may have workers elsewhere: its claim is removed an
-    hour after it began. Claims of jobs with a journal stay with it, and so do records of appends
-    that have ended.
+    hour after it began, or at once if all of its tasks ran in its process. Claims of jobs with a
+    journal stay with it, and so do records of appends that have ended.
 
     Each one is taken over, as by a later job (`NodeClaim`), waited out, and released.
     """
@@ -525,7 +525,7 @@ def _without_journals(place: JournalLocation) -> list[str]:
 def _is_dead(found: ClaimRecord) -> bool:
     if found.given_up:
         return True
-    return found.owner.is_gone() and (found.makes or _age(found) > _HOUR)
+    return found.has_died or (found.owner.is_gone() and (found.makes or _age(found) > _HOUR))
 
 
 def _age(found: ClaimRecord) -> float:

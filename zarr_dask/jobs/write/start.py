@@ -51,6 +51,7 @@ from zarr_dask.journal import (
     JobRecord,
     Journal,
     NodeClaim,
+    OnConflict,
     SeenFolder,
     check_no_job,
     claim_node,
@@ -225,7 +226,8 @@ def start_write(
     end = start.end_to_claim()
     if end is None or not held:
         return start.behind(end)
-    claim = end.claim("error" if plan.again is None else "wait", renews=True)
+    on_conflict: OnConflict = "error" if plan.again is None else "wait"
+    claim = end.claim(on_conflict, renews=True, alone=not runs_elsewhere(client))
     try:
         start = start if plan.again is None else replace(start, plan=plan.again())
         return replace(start.behind(end), claim=claim, end=end)
