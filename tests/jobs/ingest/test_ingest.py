@@ -1082,3 +1082,84 @@ def test_what_workers_know_of_each_file_is_counted(tmp_path):
     tracemalloc.stop()
     assert 3 * of_a_file < places < 6 * of_a_file
     assert all_of_them.peak > one.peak + places // 2
+
+
+@pytest.mark.parametrize("stored_first", [False, True])
+def test_whole_numbers_of_time_stay_whole_in_finer_units(tmp_path, stored_first):
+    """As parts of days, minutes would be some nanoseconds off."""
+    files = []
+    for number, unit in enumerate(["days", "hours", "minutes"]):
+        days = np.datetime64("2020-01-01", "ns") + np.timedelta64(7 * number, "D")
+        times = days + np.arange(5) * np.timedelta64(1, {"days": "D", "hours": "h"}.get(unit, "m"))
+        ends = np.stack([times, times + np.timedelta64(1, "D")], axis=1)
+        one = xr.Dataset({"v": ("time", np.arange(5.0)), "ends": (("time", "side"), ends)})
+        one = one.assign_coords(time=("time", times, {"bounds": "ends"}))
+        as_stored = {"units": f"{unit} since 2020-01-0{number + 1}", "dtype": "i8"}
+        files.append(str(tmp_path / f"{number}.nc"))
+        one.to_netcdf(files[-1], encoding={"time": as_stored})
+    target, settle = str(tmp_path / "out.zarr"), {"units": "convert"}
+    if stored_first:
+        zd.ingest(files[:1], target, concat="time")
+        with pytest.raises(IngestError, match="data type int64, the files have float64"):
+            zd.ingest(files, target, concat="time", settle=settle)
+        zd.ingest(files[:2], target, concat="time", settle=settle, overwrite=True)
+        with pytest.raises(IngestError, match="data type int64, the files have float64"):
+            zd.ingest(files, target, concat="time", settle=settle)
+        files.pop()
+    zd.ingest(files, target, concat="time", settle=settle, verify=True)
+    xr.testing.assert_equal(zd.open_dataset(target).load(), opened(files))
+    unit = "hours" if stored_first else "minutes"
+    assert zd.open(target, "time").attributes["units"] == f"{unit} since 2020-01-01"
+    assert {zd.open(target, name).dtype for name in ("time", "ends")} == {np.dtype("i8")}
+
+
+def test_hours_that_become_parts_of_days_are_rounded_once(tmp_path):
+    """No coordinate tells that they are none; xarray cuts what is below a nanosecond."""
+    values = np.datetime64("2020-01-01", "ns") + np.arange(5000) * np.timedelta64(1, "h")
+    files = [str(tmp_path / name) for name in ("a.nc", "b.nc")]
+    for file, unit, some in zip(files, ("days", "hours"), (values[:25:24], values), strict=True):
+        units = {"units": f"{unit} since 2019-12-20", "dtype": "i4"}
+        xr.Dataset({"v": ("x", some)}).to_netcdf(file, encoding={"v": units})
+    zd.ingest(files, tmp_path / "out.zarr", concat="x", settle={"units": "convert"})
+    found = zd.open_dataset(tmp_path / "out.zarr")["v"].to_numpy()
+    np.testing.assert_array_equal(found, np.concatenate([values[:25:24], values]))
+
+
+def test_files_that_arrive_later_are_appended_in_the_finer_units(tmp_path):
+    files = []
+    for number, unit in enumerate(["days", "hours", "days"]):
+        times = np.datetime64("2020-01-01", "ns") + np.arange(3) * np.timedelta64(1, "h")
+        times = times[: 3 if unit == "hours" else 1] + np.timedelta64(number, "D")
+        one = xr.Dataset({"v": ("time", np.ones(len(times)))}, {"time": times})
+        files.append(str(tmp_path / f"{number}.nc"))
+        units = {"units": f"{unit} since 2020-01-01", "dtype": "i4"}
+        one.to_netcdf(files[-1], encoding={"time": units})
+    target, settle = tmp_path / "out.zarr", {"units": "convert"}
+    zd.ingest(files[:2], target, settle=settle)
+    assert zd.ingest(files, target, settle=settle, verify=True)
+    assert zd.open(target, "time")[...].tolist() == [0, 24, 25, 26, 48]
+
+
+def test_a_time_that_is_too_late_for_the_units_is_refused(tmp_path):
+    for name, unit, value in (("a.nc", "nanoseconds", 1), ("b.nc", "days", 4_000_000)):
+        one = xr.Dataset({"v": ("x", [value], {"units": f"{unit} since 2000-01-01"})})
+        one.to_netcdf(tmp_path / name)
+    with pytest.raises(IngestError, match="int64 cannot hold in the new units"):
+        zd.ingest(str(tmp_path / "*.nc"), tmp_path / "o", concat="x", settle={"units": "convert"})
+
+
+def test_hidden_files_of_a_folder_are_left_out(tmp_path):
+    """A copy that goes on has such names, and the attributes of files that macOS keeps."""
+    folder = tmp_path / "run"
+    folder.mkdir()
+    write(folder, [2, 3])
+    (folder / "._f0.nc").write_bytes(b"\0\5\x16\7")
+    (folder / ".f9.nc").write_bytes(b"")
+    zd.ingest(folder, tmp_path / "out.zarr")
+    assert zd.open_dataset(tmp_path / "out.zarr").sizes["time"] == 5
+
+
+def test_a_misspelt_dimension_is_asked_about(tmp_path):
+    files = write(tmp_path, [2, 3])
+    with pytest.raises(IngestError, match=r"No file has the dimension 'tmie'.*mean 'time'\?"):
+        zd.ingest(files, tmp_path / "out.zarr", concat="tmie")

@@ -7,10 +7,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from itertools import pairwise
+from math import lcm
 from typing import Any, Literal
 
 import numpy as np
 
+from zarr_dask._util.keywords import did_you_mean
 from zarr_dask.errors import GridError, IngestError, StoreKeyError
 from zarr_dask.formats.base import ArrayMeta
 from zarr_dask.jobs.engine.plan import format_bytes
@@ -25,7 +27,7 @@ from zarr_dask.jobs.ingest.header import (
     encoded,
     plain,
 )
-from zarr_dask.jobs.ingest.time_units import between_lengths, between_units, is_time
+from zarr_dask.jobs.ingest.time_units import between_lengths, between_units, finer_units, is_time
 from zarr_dask.stores.base import check_key
 
 __all__ = [
@@ -103,6 +105,16 @@ class Combination:
     notes: tuple[str, ...]
     lengths: tuple[int, ...]
     """Elements of each file along the concatenation."""
+
+    @property
+    def doubt(self) -> str:
+        """A question if a new dimension has almost the name of one in the files; else empty."""
+        known = sorted({name for one in self.headers for name in one.dimensions})
+        if self.concat is None or self.concat in known:
+            return ""
+        question = did_you_mean(self.concat, known, closeness=0.75)
+        new = f"No file has the dimension {self.concat!r}, so that each would be one element of it."
+        return question and new + question
 
 
 @dataclass
@@ -204,10 +216,16 @@ def _ends(header: Header, concat: str, reference: Variable | None) -> tuple[floa
     return (first, last, least, most, one.values[4])
 
 
-def new_ends(header: Header, concat: str, first: Header) -> tuple[float, ...]:
-    """Return the ends of a file's coordinate in the units of the first file; empty if unknown."""
-    found = _ends(header, concat, _coordinate(first, concat))
-    return () if found and found[4] == NOT_FINITE else found
+def new_ends(header: Header, found: Combination) -> tuple[float, ...]:
+    """Return the ends of a file's coordinate in the units of its array; empty if unknown."""
+    concat = str(found.concat)
+    reference = _coordinate(found.headers[0], concat)
+    path = next((p for p, v in found.headers[0].variables.items() if v is reference), "")
+    units = found.arrays[path].meta.attributes.get("units") if path in found.arrays else None
+    if reference is not None and units is not None:
+        reference = _in_units(reference, str(units))
+    ends = _ends(header, concat, reference)
+    return () if ends and ends[4] == NOT_FINITE else ends
 
 
 def _ordered(
@@ -287,6 +305,7 @@ def combine(
     order: Order | None,
     settle: Mapping[str, str],
     variables: Sequence[str] | None = None,
+    stored: Mapping[str, str] | None = None,
 ) -> Combination:
     """Return files as one dataset, with all differences that are not settled.
 
@@ -303,6 +322,8 @@ def combine(
         Choices for differences, by kind or by kind and variable.
     variables
         Paths of the variables to take; all by default.
+    stored
+        Units of times in the store to append to, by variable.
 
     Raises
     ------
@@ -326,11 +347,12 @@ def combine(
     new = concat is not None and all(concat not in one.dimensions for one in files)
     lengths = tuple(1 if new else _length(one, concat) for one in files)
     parents = _bounds_parents(files)
+    units = _finer(files, settle, stored or {})
     arrays: dict[str, Combined] = {}
     for path in dict.fromkeys(p for one in files for p in one.variables):
         if variables is not None and path not in variables:
             continue
-        made = _Array(path, files, concat, new, lengths, parents.get(path), work).made()
+        made = _Array(path, files, concat, new, lengths, parents.get(path), units, work).made()
         if made is not None:
             arrays[path] = made
     groups = _groups(files, work)
@@ -386,6 +408,38 @@ def _bounds_parents(headers: Sequence[Header]) -> dict[str, str]:
                 if isinstance(bounds, str):
                     found[f"{path.rpartition('/')[0]}/{bounds}".lstrip("/")] = path
     return found
+
+
+def _finer(
+    files: Sequence[Header], settle: Mapping[str, str], stored: Mapping[str, str]
+) -> dict[str, str]:
+    """Return the units that are stored, and finer ones of whole numbers that would be parts."""
+    found = {}
+    for path in dict.fromkeys(p for one in files for p in one.variables):
+        ones = [one.variables[path] for one in files if path in one.variables]
+        if choice_for(settle, "units", path, ()) != "convert":
+            continue
+        if path in stored:
+            if _time_change(ones[0], _in_units(ones[0], stored[path])) is not None:
+                found[path] = stored[path]
+            continue
+        whole = all(one.dtype != "string" and np.dtype(one.dtype).kind in "iu" for one in ones)
+        changes = [(one, change) for one in ones if (change := _time_change(one, ones[0]))]
+        if whole and any(_has_parts(one, *change) for one, change in changes):
+            parts = lcm(*(number.denominator for _, change in changes for number in change))
+            units = finer_units(str(_units_of(ones[0])[0]), parts)
+            found |= {} if units is None else {path: units}
+    return found
+
+
+def _has_parts(one: Variable, scale: Fraction, offset: Fraction) -> bool:
+    """True if an end of a coordinate of whole numbers is none in the other units."""
+    ends = one.values[:4] if one.values and one.values[4] != NOT_FINITE else ()
+    return any((Fraction(end) * scale + offset).denominator > 1 for end in ends)
+
+
+def _in_units(one: Variable, units: str | None) -> Variable:
+    return one if units is None else replace(one, attrs={**one.attrs, "units": units})
 
 
 def _groups(files: Sequence[Header], work: _Work) -> dict[str, dict[str, Any]]:
@@ -457,6 +511,7 @@ class _Array:
     new: bool
     lengths: Sequence[int]
     parent: str | None
+    finer: Mapping[str, str]
     work: _Work
     left_out: bool = False
 
@@ -474,6 +529,8 @@ class _Array:
         if not joined:
             return self._from_one(having, reference)
         before = len(self.work.differences)
+        if self.path in self.finer:
+            reference = _in_units(reference, self.finer[self.path])
         changes = {n: self._change(n, reference) for n in having}
         if len(having) < len(self.files):
             self._note_missing(having)
@@ -621,7 +678,7 @@ class _Array:
             parent = self.files[number].variables.get(self.parent)
             first = self.files[0].variables.get(self.parent)
             if parent is not None and first is not None:
-                one, reference = parent, first
+                one, reference = parent, _in_units(first, self.finer.get(self.parent))
         ours, theirs = _units_of(one), _units_of(reference)
         if ours == theirs:
             return change

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
+from math import lcm
 from typing import Any
 
 import numpy as np
@@ -59,12 +60,18 @@ class Conversion:
         return made
 
     def _rescaled(self, values: np.ndarray, what: str) -> np.ndarray:
-        exact = self.scale.denominator == self.offset.denominator == 1
-        if exact and values.dtype.kind in "iu":
-            made = values.astype("i8") * int(self.scale) + int(self.offset)
+        is_missing = np.isin(values, self.masks)
+        if values.dtype.kind in "iu":
+            parts = lcm(self.scale.denominator, self.offset.denominator)
+            scale, offset = int(self.scale * parts), int(self.offset * parts)
+            held = values[~is_missing]
+            ends = (int(held.min()), int(held.max())) if held.size else ()
+            if any(not -(2**63) <= scale * end + offset < 2**63 for end in ends):
+                raise IngestError(f"{what} has values that int64 cannot hold in the new units.")
+            made = values.astype("i8") * scale + offset
+            made = made / parts if parts > 1 else made  # rounded once
         else:
             made = values.astype("f8") * float(self.scale) + float(self.offset)
-        is_missing = np.isin(values, self.masks)
         if not is_missing.any() and not np.isin(made, self.masks).any():
             return made
         if (np.isin(made, self.masks) & ~is_missing).any():

@@ -100,8 +100,8 @@ def choice_for(settle: Mapping[str, str], kind: str, variable: str, by_name: Seq
     return settle.get(f"{kind}:{variable}", "stop" if chosen in by_name else chosen)
 
 
-def refuse(differences: Sequence[FileDifference]) -> None:
-    """Raise for differences that are not settled; all of them are listed, by kind.
+def refuse(differences: Sequence[FileDifference], hint: str = "") -> None:
+    """Raise for differences that are not settled; all of them are listed, by kind, then the hint.
 
     Raises
     ------
@@ -122,7 +122,7 @@ def refuse(differences: Sequence[FileDifference]) -> None:
         if len(some) > _LISTED:
             lines.append(f"  and {len(some) - _LISTED} more (all in the error's .differences)")
         lines += [f"  -> {text}" for text in _remedies(kind, some)]
-    raise IngestError("\n".join(lines), differences)
+    raise IngestError("\n".join(lines + [hint] * bool(hint)), differences)
 
 
 def _remedies(kind: str, some: Sequence[FileDifference]) -> Iterator[str]:

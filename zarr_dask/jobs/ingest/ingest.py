@@ -68,6 +68,7 @@ from zarr_dask.jobs.ingest.file_store import FORMAT
 from zarr_dask.jobs.ingest.footprint import held_besides, held_of_files, loaded_by_worker
 from zarr_dask.jobs.ingest.source_file import find_files, natural
 from zarr_dask.jobs.ingest.survey import FileSurvey, read_survey, survey_files, with_digests
+from zarr_dask.jobs.ingest.time_units import is_time
 from zarr_dask.jobs.verify.compare import compare
 from zarr_dask.jobs.write.commit import GroupCommit, finish_commit
 from zarr_dask.jobs.write.request import WriteRequest
@@ -433,15 +434,15 @@ def plan_ingest(
     urls = _urls(files, storage_options, concat, order, variables)
     begin_imports(client, _OF_TASKS)
     before = None if store is None else read_survey(store, kept)
+    there = None if overwrite else _existing(url, path, target_options)
     with _told(progress) as tell:
         found, combination = _combined(
-            urls, storage_options, engine, before, concat, order, settled, variables, tell
+            urls, storage_options, engine, before, concat, order, settled, variables, tell, there
         )
     if store is not None:
         store.set(kept, [found.to_json()])
-    refuse(combination.differences)
+    refuse(combination.differences, combination.doubt)
     source = _source_of(combination, storage_options, store, kept, settled, variables)
-    there = None if overwrite else _existing(url, path, target_options)
     if there is not None:
         finish_commit(there.store, there.path, there.node_format)
     if there is not None and resume and _is_in_the_making(there, combination):
@@ -625,17 +626,33 @@ def _combined(
     settle: Mapping[str, str],
     variables: Sequence[str] | None,
     progress: Callable[[int, int], None] | None = None,
+    there: Group | None = None,
 ) -> tuple[FileSurvey, Combination]:
     found = survey_files(urls, options, engine, before, progress)
     readable = [one for one in found.headers if not one.error]
     if readable:
         concat = concat or inferred_concat(readable)
         found = with_digests(found, compared_variables(readable, concat), options)
-    made = combine(found.headers, concat=concat, order=order, settle=settle, variables=variables)
+    stored = _stored_units(there) if there is not None and "convert" in settle.values() else {}
+    made = combine(
+        found.headers,
+        concat=concat,
+        order=order,
+        settle=settle,
+        variables=variables,
+        stored=stored,
+    )
     if not made.headers:
         refuse(made.differences)
         raise IngestError("no file can be read: all are left out.")
     return found, made
+
+
+def _stored_units(there: Group) -> dict[str, str]:
+    """Return the units of times that arrays of a store have, by path."""
+    nodes = ((path, node) for path, node in there.walk() if isinstance(node, Array))
+    units = ((path, str(node.attributes.get("units", ""))) for path, node in nodes)
+    return {path: text for path, text in units if is_time(text)}
 
 
 def surveyed(
@@ -914,7 +931,7 @@ def _check_values(there: Group, targets: Mapping[str, Array], found: Combination
     start = 0
     present = targets[path].read(threads=1)
     for header, length in zip(found.headers[:old], found.lengths, strict=False):
-        ends = new_ends(header, concat, found.headers[0])
+        ends = new_ends(header, found)
         if ends and length:
             got = float(present[start]), float(present[start + length - 1])
             if not np.allclose(got, ends[:2], rtol=1e-12, atol=0):

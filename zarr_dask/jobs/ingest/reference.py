@@ -99,7 +99,7 @@ def reference(
         _with_ranges(one, _extents(survey.headers, concat), concat) for one in survey.headers
     ]
     found = combine(headers, concat=concat, order=order, settle=settled, variables=variables)
-    refuse(found.differences)
+    refuse(found.differences, found.doubt)
     store = DatasetStore.of(found, storage_options)
     refs: dict[str, Any] = {}
     for path in dict.fromkeys(("", *found.groups)):

@@ -299,7 +299,10 @@ def _matches(item: str, options: Mapping[str, Any] | None) -> list[str]:
     if "://" in item:
         return _remote_matches(item, options) if has_magic(item) else [item]
     if os.path.isdir(item) and not _is_node(item):
-        names = [name for name in os.listdir(item) if name.lower().endswith(SUFFIXES)]
+        names = [one for one in os.listdir(item) if one.lower().endswith(SUFFIXES)]
+        names = [
+            one for one in names if not one.startswith(".")
+        ]
         found = [os.path.join(item, name) for name in names]
     elif has_magic(item) and not os.path.exists(item):
         found = glob(item, recursive=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from fractions import Fraction
 
-__all__ = ["between_lengths", "between_units", "is_time"]
+__all__ = ["between_lengths", "between_units", "finer_units", "is_time"]
 
 _SECONDS = {
     **dict.fromkeys(("day", "days", "d"), Fraction(86400)),
@@ -24,6 +24,7 @@ _SINCE = re.compile(
     r"\s*(?:Z|UTC|GMT|(?P<sign>[+-])(?P<zone>\d{1,2}):?(?P<rest>\d{2})?)?\s*"
 )
 _MONTHS = (31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
+_WHOLE = ("hours", "minutes", "seconds", "milliseconds", "microseconds", "nanoseconds")
 _ALIASES = {"gregorian": "standard", "365_day": "noleap", "366_day": "all_leap", "": "standard"}
 _REFORM = (1582, 10, 15)
 
@@ -77,6 +78,27 @@ def between_units(
         return None
     (length, start), (wanted_length, wanted_start) = made[0], made[1]
     return length / wanted_length, (start - wanted_start) / wanted_length
+
+
+def finer_units(units: str, parts: int) -> str | None:
+    """Return the coarsest units of which one of these has a multiple of a number; None without.
+
+    Examples
+    --------
+    >>> finer_units("days since 2000-01-01", 24), finer_units("days", 1440)
+    ('hours since 2000-01-01', 'minutes')
+    >>> finer_units("hours", 7) is None
+    True
+    """
+    word, space, since = units.strip().partition(" ")
+    length = _SECONDS.get(word.lower())
+    if length is None:
+        return None
+    for name in _WHOLE:
+        times = length / _SECONDS[name]
+        if times.denominator == 1 and int(times) % parts == 0:
+            return f"{name}{space}{since}"
+    return None
 
 
 def _calendar(name: str) -> str:
