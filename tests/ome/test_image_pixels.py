@@ -5,10 +5,11 @@ from __future__ import annotations
 import dask
 import numpy as np
 import pytest
+import xarray as xr
 
 import zarr_dask as zd
 from tests.support.ome_levels import pixels
-from zarr_dask.errors import GridError, MetadataError, SelectionError
+from zarr_dask.errors import GridError, MetadataError, SelectionError, ZarrDaskWarning
 
 VALUES = pixels(3, 2, 9, 40, 50)
 CELLS = pixels(3, 9, 40, 50)
@@ -132,3 +133,39 @@ def test_numpy_takes_pixels_but_no_image(image):
 def test_the_version_of_a_location_is_refused():
     with pytest.raises(TypeError, match="attributes of a group"):
         zd.ome.detect_version("image.zarr")
+
+
+def data_array(**coords):
+    return xr.DataArray(VALUES[0], dims=("c", "z", "y", "x"), coords=coords)
+
+
+def test_coordinates_of_a_data_array_are_its_place(recwarn):
+    rows = xr.DataArray(3 + np.arange(40) * 0.1, dims="y", attrs={"units": "um"})
+    given = data_array(c=["DAPI", "GFP"], z=np.arange(9) * 2 + 10, y=rows)
+    image = written(given)
+    np.testing.assert_allclose(image.levels[0].scale, (1, 2, 0.1, 1))
+    assert image.levels[0].translation == (0, 10, 3, 0)
+    assert [axis.unit for axis in image.multiscale.axes] == [None, None, "micrometer", None]
+    assert [one.label for one in image.metadata.omero.channels] == ["DAPI", "GFP"]
+    assert not recwarn.list
+    store = {}
+    zd.ome.write(given, store, scale={"z": 5}, channels=["a", "b"], levels=1)  # arguments go first
+    image = zd.ome.open(store)
+    assert image.levels[0].scale == (1, 5, 1, 1)
+    assert [one.label for one in image.metadata.omero.channels] == ["a", "b"]
+
+
+@pytest.mark.parametrize("rows", [np.arange(40.0)[::-1], np.arange(40.0) ** 2, np.zeros(40)])
+def test_coordinates_without_equal_steps_are_told(rows):
+    with pytest.warns(ZarrDaskWarning, match="'y' of the pixels does not rise by equal steps"):
+        image = written(data_array(y=rows))
+    assert image.levels[0].scale == (1, 1, 1, 1)
+
+
+def test_coordinates_of_the_fields_of_a_plate_are_their_places():
+    rows = ("y", 3 + np.arange(40) * 0.5, {"units": "um"})
+    store = {}
+    zd.ome.write_plate({"A/1": data_array(y=rows)}, store, levels=1)
+    field = zd.ome.open(store, "A/1/0")
+    assert (field.levels[0].scale[2], field.levels[0].translation[2]) == (0.5, 3)
+    assert field.multiscale.axes[2].unit == "micrometer"

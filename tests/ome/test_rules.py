@@ -701,6 +701,13 @@ X = {"name": "x", "type": "space"}
             "'spce' may be meant as 'space'",
             "must",
         ),
+        (
+            lambda store: changed(
+                store, multiscales=with_axes({"name": "c", "type": "channel"}, X | {"type": "spce"})
+            ),
+            "none; 'spce' may be meant as 'space'",
+            "must",
+        ),
         (lambda store: changed(store, multiscales=without_axes), "OME-Zarr 0.6 (RFC-5)", "must"),
         (
             lambda store: changed(

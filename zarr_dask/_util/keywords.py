@@ -276,9 +276,10 @@ def takes_habits(
                     if name not in names:
                         raise unknown_keyword(function.__name__, name, known)
                     if names[name] in given:
+                        way = "" if names[name] in kwargs else " by position"
                         raise TypeError(
-                            f"{function.__name__}() got {names[name]}= and {name}=, which are two "
-                            "names of one thing; give one."
+                            f"{function.__name__}() got {names[name]}={way} and {name}=, which are "
+                            "two names of one thing; give one."
                         )
                     kwargs[names[name]] = kwargs.pop(name)
             return function(*args, **kwargs)

@@ -479,7 +479,7 @@ def _room(store: Store, path: str, temp: Location | None) -> tuple[Store, str]:
     )
 
 
-def _lengths(shape: Mapping[str, int], axes: str, axis: str, at: str) -> Shape:
+def _lengths(shape: Any, axes: str, axis: str, at: str) -> Shape:
     """Return the shape of the image without any time point.
 
     Raises
@@ -492,6 +492,10 @@ def _lengths(shape: Mapping[str, int], axes: str, axis: str, at: str) -> Shape:
             "axis", axis, f"one of the axes {axes[:-2]!r} that is not space"
         )
         raise MetadataError(at, [problem])
+    if not isinstance(shape, Mapping):
+        named = ", ".join(f"{name!r}: ..." for name in axes if name != axis)
+        expected = f"lengths by the names of the axes, without that which grows: {{{named}}}"
+        raise MetadataError(at, [ValidationProblem("shape", shape, expected)])
     if set(shape) != set(axes) - {axis} or len(set(axes)) != len(axes):
         expected = f"a length for each of the axes {[name for name in axes if name != axis]}"
         raise MetadataError(at, [ValidationProblem("shape", dict(shape), expected)])

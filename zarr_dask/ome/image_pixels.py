@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 import numpy as np
 
 from zarr_dask._util.display import format_shape
+from zarr_dask.array.common_names import no_attribute
 from zarr_dask.errors import GridError, MetadataError, ValidationProblem
 from zarr_dask.indexing.basic import parse_basic
 from zarr_dask.ome.build_metadata import AxesAndTransforms
@@ -19,6 +20,23 @@ if TYPE_CHECKING:
     from zarr_dask.ome.levels import Level
 
 __all__ = ["ImagePixels", "labelled", "pixels_of"]
+
+
+_HINTS = {
+    **dict.fromkeys(
+        ("compute", "data", "load", "numpy", "to_numpy"),
+        "numpy.asarray(pixels) reads them, pixels.to_dask() opens them lazily.",
+    ),
+    **dict.fromkeys(
+        ("level", "levels", "save", "to_zarr", "write"),
+        "zarr_dask.ome.write(pixels, url) writes them, with all levels.",
+    ),
+    **dict.fromkeys(
+        ("scale", "translation", "units"), "pixels.frame has scale, translation and axes."
+    ),
+    **dict.fromkeys(("mean", "min", "std", "sum"), "pixels.to_dask() has all reductions."),
+}
+"""Attributes of arrays and images elsewhere, and what to write instead."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,6 +69,26 @@ class ImagePixels:
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         return np.array(self.values, dtype=dtype, copy=copy)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Data type of the pixels."""
+        dtype: np.dtype[Any] = self.values.dtype
+        return dtype
+
+    @property
+    def ndim(self) -> int:
+        """Number of axes."""
+        return len(self.shape)
+
+    def to_dask(self) -> Any:
+        """Return the pixels as a lazy dask array."""
+        return _lazy(self.values)
+
+    if not TYPE_CHECKING:  # a type checker knows which attributes there are
+
+        def __getattr__(self, name: str) -> NoReturn:
+            no_attribute("ome.ImagePixels", name, _HINTS, dir(type(self)))
 
     def options(self) -> dict[str, Any]:
         """Return what `zarr_dask.ome.plan_write` is told of the pixels."""

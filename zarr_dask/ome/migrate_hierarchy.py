@@ -261,7 +261,7 @@ def _copy(source: Store, target: Store, key: str) -> None:
 # --- planning -------------------------------------------------------------------------------------
 
 
-@takes_habits()
+@takes_habits(version="to")
 def migrate(
     url: Location | Group,
     to: str = "0.5",
@@ -374,7 +374,7 @@ def migrate(
     return plan
 
 
-@takes_habits()
+@takes_habits(version="to")
 def plan_migration(
     url: Location | Group,
     to: str = "0.5",

@@ -61,6 +61,7 @@ _HINTS = {
         ("compute", "data", "load", "numpy", "to_numpy", "values"),
         "image.level(0)[...] reads the pixels, image.to_dask() opens them lazily.",
     ),
+    "info": "print(image) says what it is; 'zarr-dask ome info URL' says all.",
     "append": "zarr_dask.ome.append(url, values, axis='t') appends to all levels.",
     **dict.fromkeys(
         ("channel_names", "channels", "colors"),

@@ -221,7 +221,10 @@ def _check_axes(axes: list[Any], place: str, notes: Violations) -> None:
         notes.add(place, "several axes of type time", "at most one axis may be of type time")
     if kinds.count("channel") > 1:
         rule = "at most one axis may be of type channel, of another type or of none"
-        notes.add(place, f"{kinds.count('channel')} such axes", rule)
+        told = [axis.get("type") for axis in axes if isinstance(axis, Mapping)]
+        guesses = [(kind, _misspelt(kind)) for kind in told if isinstance(kind, str)]
+        hints = "".join(f"; {kind!r} may be meant as {name!r}" for kind, name in guesses if name)
+        notes.add(place, f"{kinds.count('channel')} such axes", rule + hints)
     space = [name for (_, name), kind in zip(names, kinds, strict=True) if kind == "space"]
     if set(space) == {"x", "y", "z"} and space != ["z", "y", "x"]:
         rule = "planes stacked along z should have the axes in the order z, y, x"

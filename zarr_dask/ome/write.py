@@ -11,7 +11,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
+import numpy as np
+
 from zarr_dask._util.keywords import takes_habits
+from zarr_dask._util.warnings import warn
 from zarr_dask.errors import MetadataError, ValidationProblem
 from zarr_dask.formats.base import where
 from zarr_dask.hierarchy.edit import check_can_create
@@ -67,6 +70,8 @@ def plan_write(
     x
         The pixels of level 0: a dask array, a NumPy array, or a `zarr_dask.Array`. An `Image`, or a
         level, a part or a projection of one, brings its axes, scale, channels and label images.
+        A `DataArray` of xarray brings its dimensions as axes, and of coordinates with equal steps
+        scale, translation and units; texts along ``"c"`` are channels.
     url, path
         Location of the new group of the image. `write` makes a zip archive if `url` is the path of
         one.
@@ -154,6 +159,7 @@ def plan_write(
         "axes": axes,
         "scale": scale,
         "translation": translation,
+        "units": units,
         "channels": channels,
         "labels": labels,
     }
@@ -167,7 +173,6 @@ def plan_write(
         request,
         x,
         below,
-        units=units,
         name=name or _name_of(request.store, below),
         levels=levels,
         factors=factors,
@@ -194,14 +199,44 @@ def with_own_options(x: Any, given: Mapping[str, Any]) -> tuple[Any, dict[str, A
         group, multiscale, number = x.place
         x = image_of(group, multiscale).pixels(number)
     elif type(x).__module__.startswith("xarray.") and hasattr(x, "dims") and hasattr(x, "data"):
-        dims = [str(dim) for dim in x.dims]
-        return x.data, {**given, "axes": dims if given.get("axes") is None else given["axes"]}
+        own = {"axes": [str(dim) for dim in x.dims], **_of_coordinates(x)}
+        return x.data, {n: own.get(n) if one is None else one for n, one in given.items()}
     if not isinstance(x, ImagePixels):
         return x, dict(given)
     own = x.options()
     return x.values, {
         name: own.get(name) if value is None else value for name, value in given.items()
     }
+
+
+def _of_coordinates(x: Any) -> dict[str, Any]:
+    """Return the options that the coordinates of a DataArray tell: positions, units, channels."""
+    scale, translation, units = [], [], []
+    found: dict[str, Any] = {}
+    for dim, length in zip(x.dims, x.shape, strict=True):
+        one = x.coords.get(dim)
+        values = np.empty(0) if one is None else np.asarray(one.values)
+        units.append(None if one is None else one.attrs.get("units"))
+        if values.dtype.kind not in "iuf":
+            values = np.arange(length)
+            if one is not None and str(dim).lower() == "c":
+                found["channels"] = [str(label) for label in one.values.tolist()]
+        steps = np.diff(values)
+        step = (values[-1] - values[0]) / (length - 1) if length > 1 else 1
+        if not step > 0 or not np.allclose(steps, step, rtol=1e-3, atol=0):
+            warn(
+                f"the coordinate {dim!r} of the pixels does not rise by equal steps, so that it is "
+                "left out: the distance of pixels is 1. Pass scale= and translation=."
+            )
+            step, values = 1, np.zeros(1)
+        scale.append(float(step))
+        translation.append(float(values[0]) if len(values) else 0.0)
+    known = [unit if isinstance(unit, str) else None for unit in units]
+    if any(one is not None for one in known):
+        found["units"] = known
+    if any(dim in x.coords for dim in x.dims):
+        found |= {"scale": scale, "translation": translation}
+    return found
 
 
 def plan_of(

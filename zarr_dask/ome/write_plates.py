@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 __all__ = ["plan_write_plate", "write_plate"]
 
 _WELL = re.compile("[A-Za-z0-9]+/[A-Za-z0-9]+", re.ASCII)
-_OWN = "axes", "scale", "translation", "channels"
+_OWN = "axes", "scale", "translation", "units", "channels"
 _NUMBERS = re.compile("([0-9]+)")
 
 
@@ -146,7 +146,7 @@ def plan_write_plate(
     places = _positions(positions, images, at)
     planned: list[PlannedImage] = []
     for image in images:
-        given = shared | {"translation": places.get(image.path, translation)}
+        given = shared | {"translation": places.get(image.path, translation), "units": units}
         told = {name: value for name, value in given.items() if value is not None}
         planned.append(
             plan_image(
@@ -154,7 +154,6 @@ def plan_write_plate(
                 image.values,
                 join(below, image.path),
                 name=image.path,
-                units=units,
                 levels=len(planned[0].steps) + 1 if planned else levels,
                 factors=factors,
                 method=method,

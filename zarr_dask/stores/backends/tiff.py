@@ -18,6 +18,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from glob import has_magic
 from html import unescape
 from importlib import import_module
 from math import prod
@@ -306,6 +307,14 @@ def _found(path: str, *, followed: bool = False) -> Any:
         file = _parsed(path)
     except StoreError:
         raise
+    except FileNotFoundError as error:
+        several = ""
+        if has_magic(path):
+            several = (
+                " A pattern names no image: tifffile.imread(pattern, aszarr=True) is a stack of "
+                "files, which zarr_dask.open opens and zarr_dask.ome.write writes."
+            )
+        raise StoreError(f"cannot read {path} as TIFF: there is no such file.{several}") from error
     except OSError as error:
         raise StoreError(f"cannot read {path} as TIFF: {error}") from error
     try:
