@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import re
@@ -1163,3 +1164,13 @@ def test_a_misspelt_dimension_is_asked_about(tmp_path):
     files = write(tmp_path, [2, 3])
     with pytest.raises(IngestError, match=r"No file has the dimension 'tmie'.*mean 'time'\?"):
         zd.ingest(files, tmp_path / "out.zarr", concat="tmie")
+
+
+def test_a_file_that_is_compressed_as_a_whole_is_refused_with_what_decompresses_it(tmp_path):
+    (file,) = write(tmp_path, [2])
+    packed = tmp_path / "f.nc.gz"
+    packed.write_bytes(gzip.compress(Path(file).read_bytes()))
+    with pytest.raises(IngestError, match=r"f\.nc\.gz: is compressed with gzip .*gzip -d"):
+        zd.ingest(packed, tmp_path / "o")
+    with pytest.raises(TypeError, match=r"(?s)files has <xarray.*write_dataset"):
+        zd.ingest([dataset(0, 1)], tmp_path / "o")

@@ -487,22 +487,40 @@ def kind_of(place: SourceFile, size: int) -> str:
         return ZARR
     if size > hdf5.USER_BLOCK and _has_user_block(place, size):
         return "hdf5"
+    raise _of_other_kind(place.url, begin)
+
+
+def _of_other_kind(url: str, begin: bytes) -> IngestError:
+    """Return the error for a file that begins with these bytes."""
     if begin[:4] in _TIFF:
-        raise IngestError(
-            f"{place.url} is a TIFF file, which holds an image: zarr_dask.ome.convert writes one, "
+        return IngestError(
+            f"{url} is a TIFF file, which holds an image: zarr_dask.ome.convert writes one, "
             "as does zarr-dask ome convert."
         )
     if begin[:1] == b"{":
-        raise IngestError(
-            f"{place.url} is JSON. If it holds references, zarr_dask.open_dataset and "
-            f"zarr_dask.copy read 'reference::{place.url}'."
+        return IngestError(
+            f"{url} is JSON. If it holds references, zarr_dask.open_dataset and "
+            f"zarr_dask.copy read 'reference::{url}'."
         )
-    raise IngestError(
-        f"{place.url} is neither NetCDF nor HDF5 nor GRIB nor an archive of Zarr: it begins with "
+    for signature, name in _COMPRESSED.items():
+        if begin.startswith(signature):
+            return IngestError(
+                f"{url} is compressed with {name} as a whole, so that no part of it can be "
+                f"read by itself: decompress it first, as by '{name} -d'."
+            )
+    return IngestError(
+        f"{url} is neither NetCDF nor HDF5 nor GRIB nor an archive of Zarr: it begins with "
         f"{begin!r}. Give the engine of xarray that reads it, engine='...', or leave the file out."
     )
 
 
+_COMPRESSED = {
+    b"\x1f\x8b": "gzip",
+    b"BZh": "bzip2",
+    b"\xfd7zXZ": "xz",
+    b"\x28\xb5\x2f\xfd": "zstd",
+}
+"""First bytes of compressed files, and what decompresses them."""
 _TIFF = {b"II*\0", b"MM\0*", b"II+\0", b"MM\0+"}
 """First bytes of TIFF and BigTIFF in either byte order."""
 

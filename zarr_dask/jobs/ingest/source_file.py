@@ -269,14 +269,17 @@ def find_files(files: Any, options: Mapping[str, Any] | None = None) -> list[str
     """
     if isinstance(files, Mapping):
         raise TypeError(
-            f"files is a {type(files).__name__}: expected paths, URLs or patterns; "
-            "zarr_dask.write_dataset(dataset, url) writes a dataset of xarray."
+            f"files is a {type(files).__name__}: expected paths, URLs or patterns.{_DATASETS}"
         )
     items: Iterable[Any] = [files] if isinstance(files, str | os.PathLike) else files
     found: list[str] = []
     for item in items:
         if not isinstance(item, str | os.PathLike):
-            raise TypeError(f"files has {item!r:.100}: expected paths, URLs or patterns.")
+            of_xarray = type(item).__module__.startswith("xarray.")
+            raise TypeError(
+                f"files has {item!r:.100}: expected paths, URLs or patterns."
+                + _DATASETS * of_xarray
+            )
         found += _matches(os.path.expanduser(os.fspath(item)), options)
     if not found:
         raise IngestError("there are no files: the list is empty. Give paths, URLs or patterns.")
@@ -292,6 +295,9 @@ def find_files(files: Any, options: Mapping[str, Any] | None = None) -> list[str
     return found
 
 
+_DATASETS = " zarr_dask.write_dataset(dataset, url) writes a dataset of xarray."
+
+
 def _matches(item: str, options: Mapping[str, Any] | None) -> list[str]:
     if item.startswith("@"):
         lines = _lines(Path(item[1:]))
@@ -300,9 +306,7 @@ def _matches(item: str, options: Mapping[str, Any] | None) -> list[str]:
         return _remote_matches(item, options) if has_magic(item) else [item]
     if os.path.isdir(item) and not _is_node(item):
         names = [one for one in os.listdir(item) if one.lower().endswith(SUFFIXES)]
-        names = [
-            one for one in names if not one.startswith(".")
-        ]
+        names = [one for one in names if not one.startswith(".")]
         found = [os.path.join(item, name) for name in names]
     elif has_magic(item) and not os.path.exists(item):
         found = glob(item, recursive=True)
