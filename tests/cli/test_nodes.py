@@ -220,6 +220,10 @@ HABITS = {
     "verify {a} --repair": "'--sweep'",
     "verify {a} --decode": "'--deep'",
     "head {a} --rows 2": "'--number'",
+    "copy {a} b.zarr -d time,2,4": "'--sel' or '--region'",
+    "copy {a} b.zarr -v t2m": "SRC/NAME is the one of a name",
+    "ingest f.nc b.zarr --dim time": "'--concat'",
+    "ingest f.nc -o b.zarr": "The target is the last argument",
     "create new --shape 3 --dtype f4 --fill 1": "'--fill-value'",
     "digest {a} --sha256": "one digest",
     "finish {a}": "Writer.attach(url).finish()",
@@ -244,3 +248,14 @@ def test_a_repeated_option_with_two_values_is_refused(run_zarr, tmp_path):
     run("create", tmp_path / "c", "--attribute", "units=m", "--attribute", "units=m")
     said = run("ingest", run_zarr, tmp_path / "b", "--settle", "units=a", code=2).stderr
     assert "--settle units=a: for 'units' expected 'convert'" in said
+
+
+@pytest.mark.parametrize(
+    ("start", "words"),
+    [(b"CDF\1", "zarr-dask ingest writes it"), (b"II*\0", "zarr-dask ome convert")],
+)
+def test_a_file_of_another_format_is_answered_by_a_command(tmp_path, start, words):
+    (tmp_path / "file").write_bytes(start + bytes(8))
+    said = " ".join(run("info", tmp_path / "file", code=3).stderr.split())
+    assert words in said
+    assert "zarr_dask." not in said

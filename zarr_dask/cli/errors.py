@@ -151,6 +151,8 @@ class ErrorHandlingGroup(HintingGroup):
                 kind = type(error).__name__
                 if isinstance(error, click.NoSuchOption):
                     error = _with_option_meant(error)
+                elif isinstance(error, click.MissingParameter):
+                    error = _with_target_meant(error)
                 elif type(error) is click.UsageError:
                     error = click.UsageError(error.message + _meant_by_argument(error), error.ctx)
                 say_error(kind, error.format_message(), error.exit_code)
@@ -293,7 +295,9 @@ _OPTIONS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("-W", "-t", "--walltime"), ("--time",)),
     "--kubernetes": ("--k8s",),
     "--queue": ("--partition",),
-    **dict.fromkeys(("-d", "-z", "--clevel", "--compression-level", "--deflate"), ("--codecs",)),
+    "-d": ("--sel", "--region", "--codecs"),
+    **dict.fromkeys(("--concat-dim", "--dim", "--dimension"), ("--concat", "--dims")),
+    **dict.fromkeys(("-z", "--clevel", "--compression-level", "--deflate"), ("--codecs",)),
     **dict.fromkeys(("--gzip", "--shuffle", "--zlib", "--zstd"), ("--codecs",)),
     **dict.fromkeys(("--checkers", "--transfers"), ("--workers",)),
     "--remove-v2-metadata": ("--remove-old",),
@@ -446,9 +450,19 @@ def _meant_by_argument(error: click.UsageError) -> str:
         return ""
     if _LENGTHS.fullmatch(found[1]) and any("--chunks" in one.opts for one in command.params):
         return f" Lengths are given by an option: --chunks {found[1]}."
+    if command.name in {"copy", "rechunk"}:
+        return " SRC and DST are one node each: SRC/NAME is the one of a name."
     if command.name == "migrate":
         return " The format is given by an option: migrate SRC DST --format v3."
     return ""
+
+
+def _with_target_meant(error: click.MissingParameter) -> click.MissingParameter:
+    """Return the error with a hint if the target was given by an option that keeps the plan."""
+    if error.ctx is None or not error.ctx.params.get("output"):
+        return error
+    hint = "The target is the last argument; --output is a file for the plan."
+    return click.MissingParameter(hint, error.ctx, error.param)
 
 
 _TOO_MANY = re.compile(r"unexpected extra arguments? \((.*)\)")
@@ -490,6 +504,8 @@ _PHRASES = {
     "(manifest=)": "(--manifest)",
     "give it as concat=, a name": "give it as --concat NAME",
     " zarr_dask.create_array and create_group make nodes.": " zarr-dask create makes a node.",
+    "zarr_dask.ome.convert writes it": "zarr-dask ome convert writes it",
+    "zarr_dask.ingest writes it": "zarr-dask ingest writes it",
 }
 """Advice for users of Python, and what users of the command line do instead."""
 _NAMES = {

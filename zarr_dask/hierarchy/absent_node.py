@@ -95,7 +95,7 @@ def _of_kind(path: str) -> str:
         for begins, kind in _KINDS:
             if start.startswith(begins):
                 way = (
-                    "tifffile reads it, and zarr_dask.ome.write writes its pixels"
+                    "tifffile reads it, and zarr_dask.ome.convert writes it as OME-Zarr"
                     if kind == "a TIFF"
                     else "zarr_dask.ingest writes it, or many of its kind, into a store; "
                     "xarray.open_dataset opens it as it is"
