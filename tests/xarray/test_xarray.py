@@ -735,3 +735,14 @@ def test_a_dimension_with_several_lengths_is_named(opens):
     with pytest.raises(MetadataError, match=r"g/c.*\n.*got 5, expected 6, .* of 'x' in 'a'"):
         opens(store, "g")
     assert opens(store, "g", drop_variables=["c"])["b"].shape == (4,)
+
+
+@pytest.mark.parametrize("chunks", ["pieces", None, {}])
+def test_a_scalar_of_a_child_does_not_become_the_coordinate_of_its_parent(chunks):
+    """xarray.open_datatree takes the inherited one, if it makes dask arrays."""
+    parent = xr.Dataset({"t": ("time", np.arange(3.0))}, {"time": np.arange(3)})
+    tree = xr.DataTree.from_dict({"/a": parent, "/a/b": parent.isel(time=1)})
+    zd.write_dataset(tree, store := {})
+    found = zd.open_datatree(store, chunks=chunks)
+    assert found["/a/b/time"].shape == ()
+    assert found.load().identical(tree)

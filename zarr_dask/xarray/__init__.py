@@ -161,7 +161,7 @@ def open_datatree(
     url, group, chunks, format, storage_options, read, consolidated
         As for `open_dataset`.
     **options
-        Options of `xarray.open_datatree`.
+        Options of `xarray.open_groups`.
 
     Examples
     --------
@@ -174,13 +174,14 @@ def open_datatree(
     read = _read_options(url, read, consolidated)
     opened = _open(url, group, format, storage_options, read, recursive=True)
     opened, chunks = _blocks(opened, chunks)
-    return xr.open_datatree(
+    groups = xr.open_groups(  # open_datatree loses scalars of the name of an inherited coordinate
         opened,  # type: ignore[arg-type]  # our backend takes what _open makes
         engine=ZarrDaskBackend,
         chunks=chunks,
         inline_array=True,
         **options,
     )
+    return xr.DataTree.from_dict(groups)
 
 
 class ZarrDaskBackend(BackendEntrypoint):
