@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -1362,3 +1363,15 @@ def test_an_error_says_that_what_is_replaced_has_gone(tmp_path, is_array):
     with pytest.raises(RuntimeError, match="calibration") as caught:
         zd.write_dataset(new, tmp_path / "b.zarr")
     assert not hasattr(caught.value, "__notes__")
+
+
+@pytest.mark.parametrize("format", ["v2", "v3"])
+@pytest.mark.parametrize("gap", [None, np.nan])
+def test_missing_texts_become_empty_ones_with_a_warning(format, gap):
+    dataset = xr.Dataset({"s": ("x", np.array(["a", gap, "b"], object))})
+    with pytest.warns(ZarrDaskWarning, match="'s' has 1 missing value among its texts"):
+        zd.write_dataset(dataset, store := {}, format=format)
+    assert zd.open_dataset(store)["s"].to_numpy().tolist() == ["a", "", "b"]
+    whole = xr.Dataset({"s": ("x", np.array(["a", ""], object)), "t": ("x", [np.nan, 1.0])})
+    with warnings.catch_warnings(action="error"):
+        zd.write_dataset(whole, {}, format=format)

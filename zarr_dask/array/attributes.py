@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, Self
 
-from zarr_dask.formats.base import Format, NodeMeta, ReadOptions
+from zarr_dask.formats.base import Format, NodeMeta, ReadOptions, where
 from zarr_dask.stores.base import Store
 
 __all__ = ["Attributes", "FixedDict", "FixedList", "fixed"]
@@ -69,7 +69,15 @@ class Attributes(MutableMapping[str, Any]):
         self._node = node
 
     def __getitem__(self, name: str) -> Any:
-        return fixed(self._node.meta.attributes[name])
+        attributes = self._node.meta.attributes
+        if name not in attributes:
+            raise KeyError(self._absent(name))
+        return fixed(attributes[name])
+
+    def _absent(self, name: str) -> str:
+        node = self._node
+        known = ", ".join(map(repr, list(node.meta.attributes)[:20])) or "none"
+        return f"{where(node.store, node.path)} has no attribute {name!r}; it has {known}."
 
     def __iter__(self) -> Iterator[str]:
         return iter(dict(self._node.meta.attributes))
@@ -89,7 +97,7 @@ class Attributes(MutableMapping[str, Any]):
 
         missing = [name for name in names if name not in self]
         if missing:
-            raise KeyError(missing[0])
+            raise KeyError(self._absent(missing[0]))
 
         def without(present: dict[str, Any]) -> dict[str, Any]:
             return {name: value for name, value in present.items() if name not in names}

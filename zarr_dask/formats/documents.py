@@ -9,8 +9,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, fields
 from itertools import chain
+from pathlib import PurePath
 from typing import Any
 
 import jiter
@@ -26,6 +28,7 @@ __all__ = [
     "FetchedDocuments",
     "Limits",
     "are_stored",
+    "attribute_hint",
     "checked_attributes",
     "checked_documents",
     "document_range",
@@ -319,12 +322,30 @@ def _not_json(attributes: Any, *, allow_nan: bool) -> tuple[str, str]:
         try:
             json.dumps({name: value}, allow_nan=allow_nan, default=_json_value)
         except (ValueError, TypeError, RecursionError):
-            is_time = hasattr(value, "isoformat")
-            return str(name), "; value.isoformat() makes a text" if is_time else ""
+            return str(name), attribute_hint(value)
     return "", ""
 
 
+def attribute_hint(value: object) -> str:
+    """Return the expression that makes JSON of a value; empty if there is none."""
+    if hasattr(value, "isoformat"):
+        return "; value.isoformat() makes a text"
+    if isinstance(value, bytes | np.bytes_):
+        return "; value.decode() makes a text"
+    if isinstance(value, np.datetime64 | np.timedelta64 | PurePath):
+        return "; str(value) makes a text"
+    if isinstance(value, np.ndarray) and value.dtype.kind in "mM":
+        return "; value.astype(str) makes texts"
+    if isinstance(value, AbstractSet | Iterator | range):
+        return "; list(value) makes a list"
+    if isinstance(value, complex):
+        return "; [value.real, value.imag] is a list"
+    return ""
+
+
 def _json_value(value: object) -> object:
+    if isinstance(value, np.generic | np.ndarray) and value.dtype.kind in "mM":
+        raise TypeError(f"{value.dtype} is not a JSON value")  # those of ns would become integers
     if isinstance(value, np.generic):
         return value.item()
     if isinstance(value, np.ndarray):

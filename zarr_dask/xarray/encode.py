@@ -21,13 +21,16 @@ from xarray.backends.zarr import FillValueCoder, encode_zarr_attr_value, encode_
 from xarray.coding.strings import check_vlen_dtype
 
 from zarr_dask._util.keywords import closest
+from zarr_dask._util.warnings import warn
 from zarr_dask.array.create import ArraySpec
 from zarr_dask.codecs.registry_numcodecs import is_object_codec
 from zarr_dask.dtypes.base import Casting
 from zarr_dask.errors import DatasetMismatchError, DataTypeError, GridError, MetadataError
 from zarr_dask.formats.base import Format
-from zarr_dask.formats.documents import dump_json
+from zarr_dask.formats.documents import attribute_hint, dump_json
 from zarr_dask.formats.translate import names_problems
+from zarr_dask.jobs.engine.map_regions import is_dask
+from zarr_dask.jobs.engine.plan import pluralize
 from zarr_dask.xarray.check_values import (
     check_kinds,
     in_calendar,
@@ -152,6 +155,7 @@ def encode_dataset(
 
 def _encoded(name: str, variable: xr.Variable, options: Mapping[str, Any]) -> xr.Variable:
     """Return a variable as xarray encodes it; its errors do not name the variable."""
+    _tell_missing_texts(name, variable)
     try:
         encoded: xr.Variable = encode_zarr_variable(
             _loaded_if_empty(variable), name=name, **options
@@ -174,6 +178,19 @@ def _encoded(name: str, variable: xr.Variable, options: Mapping[str, Any]) -> xr
     return encoded
 
 
+def _tell_missing_texts(name: str, variable: xr.Variable) -> None:
+    """Warn of missing values among texts, of which xarray makes empty ones."""
+    if variable.dtype != object or is_dask(variable.data):
+        return
+    missing = int(variable.isnull().sum())
+    if missing and any(isinstance(one, str | bytes) for one in variable.to_numpy().flat):
+        warn(
+            f"the variable {name!r} has {pluralize(missing, 'missing value')} among its texts, "
+            "which are stored as empty ones: texts have no missing value. Fill them first, as in "
+            "fillna('none')."
+        )
+
+
 def _as_json(attributes: Mapping[Any, Any], owner: str) -> dict[str, Any]:
     """Return attributes as JSON has them; those of a group are written last, and refused here."""
     found = {str(name): _attribute(value) for name, value in attributes.items()}
@@ -183,7 +200,7 @@ def _as_json(attributes: Mapping[Any, Any], owner: str) -> dict[str, Any]:
         except (TypeError, ValueError) as error:
             raise DataTypeError(
                 f"Invalid attribute in Dataset.attrs. {name!r} of {owner}: {error}. Attributes are "
-                "strings, numbers, booleans, None, lists and dicts."
+                f"strings, numbers, booleans, None, lists and dicts{attribute_hint(value)}."
             ) from error
     return found
 
@@ -315,6 +332,8 @@ _ZSTD = {"name": "zstd", "configuration": {"level": 0, "checksum": False}}
 
 
 def _attribute(value: Any) -> Any:
+    if isinstance(value, np.generic | np.ndarray) and value.dtype.kind in "mM":
+        return value  # refused later; xarray makes integers of times in nanoseconds
     return encode_zarr_attr_value(value)  # type: ignore[no-untyped-call]
 
 
