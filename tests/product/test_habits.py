@@ -105,6 +105,8 @@ WORKS = {
     "zd.ome.write(zarr.open('a.zarr'), 'n.zarr'); int(zd.ome.open('n.zarr').level(0)[...].sum())": (
         276
     ),
+    "zd.ome.open('i.zarr').crop(y=slice(0, 2)).to_dask().shape": (2, 6),
+    "p = zd.ome.open('i.zarr').crop(x=0); p.ndim, p.dtype.str": (1, "<f4"),
     "repr(zd.ome.open('i.zarr').crop(y=slice(0, 2)))": (
         "<zarr_dask.ome.ImagePixels (y: 2, x: 6) float32>"
     ),
@@ -535,6 +537,14 @@ ANSWERED = {
     "zd.ome.open('i.zarr').scael": (AttributeError, r"ome\.Image has no 'scael'"),
     "zd.ome.open('i.zarr')[0]": (TypeError, r"image\.level\(0\)\[\.\.\.\]"),
     "zd.ome.append('i.zarr', a[...])": (ValueError, "axes='tyx'"),
+    "zd.ome.acquire('n.zarr', (3, 4, 6), 'u2', axes='tyx')": (ValueError, "'y': ..., 'x': ..."),
+    "zd.ome.open('i.zarr').info": (AttributeError, r"print\(image\)"),
+    "zd.ome.open('i.zarr').crop(y=0).compute()": (AttributeError, r"pixels\.to_dask"),
+    "zd.ome.migrate('i.zarr', 'n.zarr', version='0.4')": (
+        TypeError,
+        "to= by position",
+    ),
+    "zd.ome.convert('a*.tif', 'n.zarr')": (OSError, "aszarr=True"),
     "zd.errors.ContainsArrayError": (AttributeError, "errors.NodeExistsError"),
     "zd.errors.GroupNotFoundError": (AttributeError, "errors.NodeNotFoundError"),
     "zd.LocalStore('a.zarr')": (AttributeError, r"stores\.LocalStore"),
@@ -562,6 +572,23 @@ ANSWERED = {
     "zd.to_zarr(x, 'n.zarr', read=None)": (TypeError, r"from_zarr\(url, read="),
     "zd.to_zarr(dask.delayed(abs)(3), 'n.zarr')": (TypeError, r"dask\.array\.from_delayed"),
     "zd.to_zarr(np.array([{}, 3], object), 'n.zarr')": (TypeError, "fill what is missing"),
+    "zd.to_zarr(da.ones((2, 6), dtype='f4'), a, region=[0, 1])": (IndexError, r"array\.oindex"),
+    "zd.to_zarr(da.ones(6, dtype='f4'), a, region=1)": (IndexError, r"slice\(3, 4\) for the"),
+    "zd.save('n.zarr', [[1, 2], [3]])": (TypeError, "different lengths"),
+    "zd.save('n.zarr', [pd.Timestamp('2020').date()])": (TypeError, r"datetime64\[us\]"),
+    "zd.save('n.zarr', (i for i in range(3)))": (TypeError, r"list\(values\)"),
+    "a.attrs['t'] = pd.Timestamp('2020').to_datetime64()": (ValueError, r"str\(value\)"),
+    "a.attrs['t'] = np.array(['2020'], 'M8[ns]')": (ValueError, r"value\.astype\(str\)"),
+    "a.attrs['t'] = b'm'": (ValueError, r"value\.decode\(\)"),
+    "a.attrs['t'] = {1}": (ValueError, r"list\(value\)"),
+    "a.attrs['t'] = 1j": (ValueError, r"value\.real"),
+    "a.attrs['u'] = 1; a.attrs['unit']": (KeyError, "no attribute 'unit'; it has 'u'"),
+    "del a.attrs['unit']": (KeyError, "no attribute 'unit'; it has none"),
+    "ds.t.attrs['t'] = np.datetime64('2020', 'ns'); zd.to_zarr(ds, 'n.zarr')": (
+        *(TypeError, r"'t' of the variable 't': datetime64.*str\(value\)"),
+    ),
+    "zd.write_dataset(ds, 'n.zarr', overwrite=True)": (TypeError, "mode='w' replaces"),
+    "zd.find_region('g.zarr', ds)": (TypeError, "region='auto'"),
     "zd.compare('g.zarr', ds)": (TypeError, r"dataset\.zd\.compare\(url\)"),
 }
 

@@ -232,6 +232,8 @@ def unknown_keyword(function: str, name: str, known: Collection[str]) -> TypeErr
         return TypeError(f"{message} Did you mean {mine[0]!r}?")
     if name in _ABSENT:
         return TypeError(f"{message} It needs none: {_ABSENT[name]}.")
+    if name == "overwrite" and "mode" in known:
+        return TypeError(f"{message} mode='w' replaces what is there.")
     if name in _DRY:
         return TypeError(f"{message} The plan shows what it would do: plan_{function}(...).")
     hint = did_you_mean(name, known) or f" It takes {', '.join(sorted(known))}."

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from math import prod
@@ -162,7 +162,15 @@ def given_values(data: Any) -> tuple[np.ndarray, Any]:
             "group."
         )
     check_unmasked(data, "data")
-    values = np.asarray(data)
+    try:
+        values = np.asarray(data)
+    except ValueError as error:
+        if "inhomogeneous" not in str(error):
+            raise
+        raise DataTypeError(
+            "the values are lists of different lengths, which no array has: fill the short ones, "
+            "or store each under a name: zarr_dask.save(url, a=..., b=...)."
+        ) from error
     if values.dtype.kind in "US" and not hasattr(data, "dtype"):
         values = values.astype(object)  # texts in a list have any length
     if values.dtype != object:
@@ -172,8 +180,19 @@ def given_values(data: Any) -> tuple[np.ndarray, Any]:
     except TypeError as error:
         raise DataTypeError(
             f"the values are Python objects, and neither texts nor byte strings only ({error}): "
-            "fill what is missing, or convert with astype."
+            f"{_conversion_of(next(iter(values.flat), None))}."
         ) from error
+
+
+def _conversion_of(value: object) -> str:
+    """Return what makes values of one type of Python objects such as one of them."""
+    if hasattr(value, "isoformat") and not hasattr(value, "calendar"):
+        return "numpy.array(values, 'datetime64[us]') makes times of them"
+    if hasattr(value, "calendar"):
+        return "xarray has calendars: zarr_dask.write_dataset(dataset, url) writes them"
+    if isinstance(value, Iterator | AbstractSet):
+        return "list(values) makes a list of them"
+    return "fill what is missing, or convert with astype"
 
 
 def shape_of_values(values: np.ndarray, shape: Any) -> Shape:

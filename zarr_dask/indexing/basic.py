@@ -8,7 +8,7 @@ dimensions, reverses those with negative steps and adds the new axes. Pure; know
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -213,11 +213,19 @@ def checked_region(region: object, shape: Shape) -> Region:
     >>> checked_region((slice(2, None),), (10, 4))
     (slice(2, 10, 1), slice(0, 4, 1))
     """
+    items = region if isinstance(region, tuple) else () if region is None else (region,)
+    for item in items:
+        if hasattr(item, "__len__") and not isinstance(item, str | Mapping):
+            raise SelectionError(
+                f"region={region!r:.200}: a {type(item).__name__} is no region, which has a slice "
+                "for each dimension, as (slice(0, 10), ...). Elements at positions are written by "
+                "array.oindex[positions] = values."
+            )
     selection = parse_basic(() if region is None else region, shape)
     if not selection.plain:
         raise SelectionError(
             f"region {region!r} of an array of shape {shape} must be made of slices with a "
-            "positive step; index the array itself for integers, new axes and negative steps."
+            "positive step, as slice(3, 4) for the element 3, of values[None]."
         )
     return selection.region
 

@@ -153,6 +153,11 @@ def _stored(
 
 
 def _checked(labels: Any) -> Mapping[str, Any]:
+    if type(labels).__module__.startswith("xarray."):
+        raise TypeError(
+            f"labels is a {type(labels).__name__}: expected labels by dimension, as {{'time': "
+            "slice('2000', None)}; write_dataset(..., region='auto') finds the region of a dataset."
+        )
     if not isinstance(labels, Mapping):
         raise TypeError(
             f"labels={labels!r}: expected a mapping, as {{'time': slice('2000', None)}}."
@@ -166,8 +171,8 @@ def _one_label(dim: str, wanted: Any) -> Any:
         return wanted
     if isinstance(wanted, Mapping) or np.ndim(wanted):
         raise TypeError(
-            f"labels[{dim!r}]={wanted!r}: expected a slice of labels or one label; several labels "
-            "are no region. dataset.sel(...) reads them."
+            f"labels[{dim!r}]={wanted!r:.100}: expected a slice of labels or one label; several "
+            "labels are no region. dataset.sel(...) reads them."
         )
     return np.asarray(wanted)[()] if hasattr(wanted, "ndim") else wanted
 
