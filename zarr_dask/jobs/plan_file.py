@@ -385,12 +385,12 @@ def _stages(
         layouts.append(middle.with_cell(target.shape, cell))
     layouts.append(replace(layout_of(target), ratio=ratios.target))
     return tuple(
-        _stage(layouts[number], layouts[number + 1], _shape(stage["box"], source.ndim))
+        _stage(layouts[number], layouts[number + 1], _shape(stage["box"], source.ndim), stage)
         for number, stage in enumerate(given)
     )
 
 
-def _stage(source: Layout, target: Layout, box: Shape) -> StagePlan:
+def _stage(source: Layout, target: Layout, box: Shape, given: Mapping[str, Any]) -> StagePlan:
     unit = target.grid.common_cell
     if target.grid.cell_shape is not None and any(
         length % size for length, size in zip(box, unit, strict=True)
@@ -398,7 +398,7 @@ def _stage(source: Layout, target: Layout, box: Shape) -> StagePlan:
         raise PlanError(
             f"boxes of {box} are no whole stored objects of {unit}: two tasks would write to one."
         )
-    return StagePlan(source, target, box)
+    return StagePlan(source, target, box, _integer(given, "threads", 1))
 
 
 def _shape(given: Any, ndim: int) -> Shape:

@@ -8,7 +8,6 @@ import sys
 from functools import partialmethod
 from threading import Lock
 
-import dask
 import numpy as np
 import pytest
 import tensorstore as ts
@@ -45,8 +44,7 @@ def made(place, codecs, *, dtype="f4", order="C"):
 
 
 def plan_of(array, place, chunks=(10, 256, 256), max_mem=THREADS * 48 * MB):
-    with dask.config.set(scheduler="threads", num_workers=THREADS):
-        return zd.plan_rechunk(array, place, chunks=chunks, max_mem=max_mem)
+    return zd.plan_rechunk(array, place, chunks=chunks, max_mem=max_mem, threads=THREADS)
 
 
 @pytest.mark.parametrize("dtype", ["<f4", ">i4"])

@@ -79,6 +79,7 @@ class RawCopyStage:
     abreast: int
     """Number of objects that a task requests at a time."""
     estimated = requests_at_most = False
+    threads = 1
 
     def work(self, model: CostModel) -> float:
         """Return the seconds that one thread would need for all its tasks."""

@@ -64,12 +64,17 @@ class ArrayStage(Protocol):
         """True if there may be fewer requests."""
         ...
 
+    @property
+    def threads(self) -> int:
+        """Number of threads that share its only task; 1 if there are several tasks."""
+        ...
+
     def memory(self, threads: int) -> int:
         """Return the maximum bytes that tasks on this many threads hold together."""
         ...
 
     def work(self, model: CostModel) -> float:
-        """Return the seconds that one thread would need for all its tasks."""
+        """Return the seconds that one thread, or those of its only task, would need for all."""
         ...
 
 

@@ -235,6 +235,8 @@ class StagePlan:
     target: Layout
     box: Shape
     """Box of one task; smaller at the edges, and where stored objects differ in size."""
+    threads: int = 1
+    """Number of threads that share its only task; 1 if there are several tasks."""
 
     @property
     def boxes(self) -> Grid:
@@ -253,14 +255,15 @@ class StagePlan:
         return self.tasks
 
     def work(self, model: CostModel) -> float:
-        """Return the seconds that one thread would need for all its tasks."""
+        """Return the seconds that one thread, or those of its only task, would need for all."""
         source, target, costs = self.source, self.target, self.costs
-        return (
+        alone = (
             costs.decoded * (1 / source.decode + source.ratio / model.read)
             + costs.written * (1 / target.encode + target.ratio / model.write)
             + costs.requests * model.request
             + self.tasks * model.task
         )
+        return alone / self.threads
 
     @property
     def estimated(self) -> bool:
@@ -336,7 +339,8 @@ class StagePlan:
         if part is not None:
             pieces = 2 * max(source.partial_decode_nbytes, PIECE)
             reading, encoded = part, min(pieces, encoded)  # a small chunk has no more
-        encoded = max(encoded, target.waiting)  # these use the same memory, one after the other
+        # these use the same memory, one after the other
+        encoded = max(encoded, self.threads * target.waiting)
         room = max(reading, writing, 0)
         # an object in the other data type, and one padded beyond the edge of the array
         objects = target.padded + (source.kind != target.kind)
@@ -347,7 +351,7 @@ class StagePlan:
         made += target.memory.byteswap
         copied = prod(box) * source.itemsize
         kept = min(KEPT_AT_MOST, copied // 4, max(target.encoded_bytes, KEPT_AT_LEAST))
-        return copied + encoded + room + made + kept + OVERHEAD
+        return copied + encoded + self.threads * (room + made + kept) + OVERHEAD
 
     def _encoded(self, box: Shape) -> int:
         """Return the encoded source bytes held at a time, as if nothing were compressed."""
@@ -357,10 +361,10 @@ class StagePlan:
         ]
         one = prod(map(min, source.object_shape, around)) * source.itemsize
         if not source.in_flight:
-            return one
+            return self.threads * one
         whole = source.chunk if source.sharded else source.object_shape
         all_of_it = prod(-(-n // size) * size + size for n, size in zip(box, whole, strict=True))
-        return min(all_of_it * source.itemsize, source.in_flight + one)
+        return min(all_of_it * source.itemsize, self.threads * (source.in_flight + one))
 
     @property
     def reads(self) -> int:

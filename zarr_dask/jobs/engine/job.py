@@ -135,8 +135,13 @@ class PlanStage:
         """True if there may be fewer requests for some of the arrays."""
         return any(part.requests_at_most for part in self.parts)
 
+    @property
+    def threads(self) -> int:
+        """Number of threads that share its only task; 1 if there are several tasks."""
+        return min((part.threads for part in self.parts), default=1)
+
     def work(self, model: CostModel) -> float:
-        """Return the seconds that one thread would need for all its tasks."""
+        """Return the seconds that one thread, or those of its only task, would need for all."""
         return sum(part.work(model) for part in self.parts)
 
     def memory(self, threads: int) -> int:

@@ -178,8 +178,13 @@ class StageWork(Protocol):
         """Costs of all its tasks together."""
         ...
 
+    @property
+    def threads(self) -> int:
+        """Number of threads that share its only task; 1 if there are several tasks."""
+        ...
+
     def work(self, model: CostModel) -> float:
-        """Return the seconds that one thread would need for all its tasks."""
+        """Return the seconds that one thread, or those of its only task, would need for all."""
         ...
 
     def memory(self, threads: int) -> int:
@@ -192,7 +197,8 @@ def seconds(stage: StageWork, threads: int, model: CostModel) -> float:
     tasks = stage.busy
     rounds = ceil(tasks / threads) / max(tasks, 1)
     answered = stage.costs.requests / model.limit
-    touching = stage.memory(1) / model.touch if tasks else 0.0  # all threads at the same time
+    # all threads at the same time
+    touching = stage.memory(1) / model.touch / stage.threads if tasks else 0.0
     work = stage.work(model) * rounds + touching
     return model.stage + max(work, tasks * model.schedule, answered)
 

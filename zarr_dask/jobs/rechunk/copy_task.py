@@ -12,7 +12,7 @@ need negligible memory.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from threading import Lock
@@ -22,8 +22,9 @@ from typing import Any
 import numpy as np
 
 from zarr_dask._util.buffers import malloc_keep_freed, release_thread_buffers
-from zarr_dask._util.threads import wait_context
+from zarr_dask._util.threads import parallel_for, wait_context
 from zarr_dask.array.array import Array
+from zarr_dask.array.reader import ObjectSlice, Reader
 from zarr_dask.array.writer import write_object_part
 from zarr_dask.codecs.chain import thread_absent_pieces, thread_decoded_nbytes
 from zarr_dask.errors import ChunkMissingError, DataTypeError, StoreError
@@ -40,7 +41,7 @@ from zarr_dask.jobs.engine.rss import (
 from zarr_dask.jobs.engine.visibility import check_job_seen_once
 from zarr_dask.journal import Journal
 from zarr_dask.journal.receipts import ObjectDigest, Receipt, StoredObject, with_tags
-from zarr_dask.stores.base import IOCounters
+from zarr_dask.stores.base import IOCounters, is_remote
 from zarr_dask.stores.put_tags import noting_tags
 from zarr_dask.stores.retry import counting_retries
 from zarr_dask.stores.streaming_put import concurrent_puts
@@ -84,6 +85,8 @@ _WHOLE_CHUNKS = _WholeChunks()
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_WHOLE_CHUNKS.renew)
 
+_SHARES = 8
+"""Batches of objects that each thread of a task reads, so that all end about the same time."""
 _LARGE = 1 << 18
 """Minimum bytes of a stored object for which the cost of measuring memory is negligible."""
 
@@ -197,18 +200,23 @@ class CopyStage:
         memory.look()
         written: list[StoredObject] = []
         empty: list[str] = []
-        encoded = 0
-        with noting_tags() as tags, concurrent_puts(self.target.store, self.waiting):
-            for part in self.target.meta.grid.parts(region):
-                if stop is not None and stop():
-                    break
-                key = self.target.meta.chunk_key_encoding.key(part.coords)
-                stored = self._write(*self._converted(part, values, region), key, memory)
+        encoded, lock = 0, Lock()
+
+        def write(part: Part) -> None:
+            nonlocal encoded
+            if stop is not None and stop():
+                return
+            key = self.target.meta.chunk_key_encoding.key(part.coords)
+            stored = self._write(*self._converted(part, values, region), key, memory)
+            with lock:
                 if stored is None:
                     empty.append(key)
                 else:
                     written.append(stored)
                     encoded += self.target.meta.bound(part.coords).spec.nbytes
+
+        with noting_tags() as tags, concurrent_puts(self.target.store, self.waiting):
+            parallel_for(write, self.target.meta.grid.parts(region), self.plan.threads)
         memory.look()
         if self.records is not None:
             journal, prefix = self.records.journal, self._prefix
@@ -238,13 +246,42 @@ class CopyStage:
 
     def _read(self, region: Region, values: np.ndarray) -> tuple[IOCounters, int, int]:
         """Read a box; return the requests, the decoded bytes and the number of absent pieces."""
+        if self.plan.threads > 1:
+            return self._read_shared(region, values)
+        with _WHOLE_CHUNKS.on_demand() as before_whole:
+
+            def read(reader: Reader) -> None:
+                if self.plan.sparing:
+                    reader = reader.sparing(before_whole)
+                reader.read_region(region, values, 1)
+
+            return self._counted(read)
+
+    def _read_shared(self, region: Region, values: np.ndarray) -> tuple[IOCounters, int, int]:
+        """Read a box as `_read`, on several threads, each source object on one of them."""
+        pieces = [
+            ObjectSlice(part.coords, part.inside, view_region(values, part.out), part.whole)
+            for part in self.source.meta.grid.parts(region)
+        ]
+        shares = self.plan.threads * (1 if is_remote(self.source.store) else _SHARES)
+        size = -(-len(pieces) // shares)
+        found: list[tuple[IOCounters, int, int]] = []
+
+        def read(batch: Sequence[ObjectSlice]) -> None:
+            found.append(self._counted(lambda reader: reader.read_pieces(batch, 1)))
+
+        batches = (pieces[start : start + size] for start in range(0, len(pieces), size))
+        parallel_for(read, batches, self.plan.threads)
+        traffic = IOCounters(
+            sum(one.requests for one, _, _ in found), sum(one.nbytes for one, _, _ in found)
+        )
+        return traffic, sum(one for _, one, _ in found), sum(one for _, _, one in found)
+
+    def _counted(self, read: Callable[[Reader], None]) -> tuple[IOCounters, int, int]:
+        """Read on this thread; return the requests, the decoded bytes and the absent pieces."""
         tally = metered(self.source.store)
         decoded, absent = thread_decoded_nbytes(), thread_absent_pieces()
-        reader = replace(self.source, store=tally).reader
-        with _WHOLE_CHUNKS.on_demand() as before_whole:
-            if self.plan.sparing:
-                reader = reader.sparing(before_whole)
-            reader.read_region(region, values, 1)
+        read(replace(self.source, store=tally).reader)
         decoded, absent = thread_decoded_nbytes() - decoded, thread_absent_pieces() - absent
         return tally.traffic, decoded, absent
 

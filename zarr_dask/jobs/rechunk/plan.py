@@ -155,8 +155,9 @@ class RechunkPlan(Priced, InWords):
             costs = stage.costs
             about = "about " if stage.estimated else ""
             most = "at most " if stage.requests_at_most else ""
+            shared = f" on {stage.threads} threads" if stage.threads > 1 else ""
             lines.append(
-                f"  stage {number + 1}: {pluralize(stage.tasks, 'task')} of {stage.box}, "
+                f"  stage {number + 1}: {pluralize(stage.tasks, 'task')} of {stage.box}{shared}, "
                 f"{format_bytes(stage.peak)} each; decodes {about}{format_bytes(costs.decoded)} "
                 f"({costs.decoded / max(self.nbytes, 1):.1f} x the array) in {most}{costs.reads} "
                 f"requests, writes {about}{format_bytes(costs.written)} in {costs.writes} "
@@ -262,6 +263,7 @@ class RechunkPlan(Priced, InWords):
                     "cell": stage.target.object_shape,
                     "compressed": stage.target.compressed,
                     "tasks": stage.tasks,
+                    "threads": stage.threads,
                 }
                 for stage in self.stages
             ],

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from math import ceil, prod
+from math import ceil, inf, prod
 
 import numpy as np
 
@@ -79,6 +79,7 @@ def alternatives(
     middles: Sequence[Layout] = (),
     threads_per_process: int = 1,
     name: str = "",
+    sharing: int = 1,
 ) -> list[CandidatePlan]:
     """Return alternatives from one layout to another that fit into the budget, the cheapest first.
 
@@ -98,6 +99,8 @@ def alternatives(
         Tasks that share the memory of a process; used in the error message.
     name
         The begin of the error message.
+    sharing
+        Number of threads that may share one task, which then holds the whole array.
 
     Raises
     ------
@@ -106,6 +109,10 @@ def alternatives(
     """
     direct = _direct(source, target, budget, threads, model)
     found = [] if direct is None else [direct]
+    if sharing > 1:
+        most = inf if direct is None else _MUCH_LESS * direct.seconds
+        shared = _shared(source, target, budget * threads_per_process, sharing, model)
+        found.extend(one for one in shared if one.seconds <= most)
     if direct is None or not _reads_once(direct.stages[0]):
         plain = Layout(
             target.grid,
@@ -160,6 +167,28 @@ def _direct(
 def _one_stage(stage: StagePlan, threads: int, model: CostModel) -> CandidatePlan:
     name = "directly, each source object read once" if _reads_once(stage) else "directly"
     return CandidatePlan(name, (stage,), seconds(stage, threads, model))
+
+
+def _shared(
+    source: Layout, target: Layout, budget: int, threads: int, model: CostModel
+) -> Iterator[CandidatePlan]:
+    """Yield the plan of one task on all threads, which decodes every source object once."""
+    whole = tuple(
+        max(ceil(extent / unit), 1) * unit
+        for extent, unit in zip(target.grid.shape, target.object_shape, strict=True)
+    )
+    stage = StagePlan(source, target, whole, threads)
+    worth = stage.costs.decoded >= _WORTH_SHARING and min(stage.reads, stage.costs.writes) > 1
+    if worth and stage.peak <= budget:
+        name = f"directly, in one task on {threads} threads"
+        yield CandidatePlan(name, (stage,), seconds(stage, threads, model))
+
+
+_MUCH_LESS = 0.9
+"""Share of the time of several tasks, which show progress and leave receipts, for which one pays.
+"""
+_WORTH_SHARING = 1 << 24
+"""Decoded bytes of an array from which several threads save time in one task."""
 
 
 def _candidates(source: Layout, target: Layout) -> np.ndarray:

@@ -15,6 +15,7 @@ import numpy as np
 
 from zarr_dask._util.arguments import check_bools, check_count, check_resume, check_type
 from zarr_dask._util.keywords import explained_by, takes_habits, takes_options_of
+from zarr_dask._util.threads import cpu_count
 from zarr_dask.array.array import Array
 from zarr_dask.array.create_options import takes_codec_steps
 from zarr_dask.errors import NodeExistsError, NodeTypeError, SourceIsTargetError
@@ -245,6 +246,8 @@ def plan_rechunk(
         if is_dask(source):
             form = format_for_new(place[0], format or parent_format(*place), place[1])
             return plan_dask(source, *place, form, wanted, resources, overwrite=overwrite)
+        if threads is None and workers.in_this_process:
+            resources = replace(resources, sharing=min(workers.threads, cpu_count()))
         return _plan(opened(source), *place, wanted, resources, overwrite=overwrite)
     each = [
         _for_each(given, len(source), name)

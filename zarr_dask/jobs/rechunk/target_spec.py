@@ -86,6 +86,8 @@ class RechunkBudget:
     model: CostModel
     temp: Location | None = None
     """Location of intermediate data."""
+    sharing: int = 1
+    """Number of threads that may share one task: several if there are one process and one array."""
 
     @property
     def budget(self) -> int:
@@ -279,6 +281,7 @@ def make_rechunk_plan(
         between,
         workers.threads_per_process,
         f"{array.where}: ",
+        resources.sharing,
     )
     if resources.temp is None and puts_metadata_first(made.store):
         ways = _without_between(ways, made)
