@@ -56,6 +56,7 @@ def test_rows_become_columns_in_one_task(source, tmp_path, dtype):
     (stage,) = plan.stages
     assert (stage.tasks, stage.threads) == (1, 4)
     assert "1 task of (2200, 2100) on 4 threads" in plan.explain()
+    assert "4 threads), 1 task at a time" in plan.explain()
     assert stage.costs.decoded == VALUES.nbytes
     recording.clear()
     report = plan.run()

@@ -271,12 +271,12 @@ class ArraysPlan(Priced, ABC):
     @property
     def memory_line(self) -> str:
         """Memory and concurrency as a line of `explain`."""
-        more = self.overlapping
+        more, tasks = self.overlapping, max((stage.tasks for stage in self.stages), default=1)
         waiting = f", {pluralize(more, 'other')} may wait for the store" if more else ""
         return (
             f"  memory  {format_bytes(self.peak)} of {format_bytes(self.max_mem)} per process "
             f"({pluralize(self.threads_per_process, 'thread')}), "
-            f"{pluralize(self.threads, 'task')} at a time{waiting}"
+            f"{pluralize(max(min(self.threads, tasks), 1), 'task')} at a time{waiting}"
         )
 
     def is_finished(self) -> bool:
