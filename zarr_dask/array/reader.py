@@ -428,7 +428,7 @@ class Reader:
         """True if an object can be read without requesting all of its bytes."""
         if self._check is not None:
             return False
-        waits = self._together > 1 and not self._sparing
+        waits = self._together > 1 and not self._sparing and not self._most_kept
         if waits and bound.worth_reading_whole(cuts, self._store.coalescing.worth_a_round_trip):
             return False
         peeks = self._peeks or self._sparing

@@ -83,8 +83,8 @@ class TestCompleted(StoreTests):
 
 def test_a_hierarchy_in_a_store_of_seven_methods():
     store = Seven()
-    values = np.arange(400).reshape(20, 20)
-    array = zd.create_array(store, "a/b", shape=(20, 20), dtype="i8", chunks=2, shards=10)
+    values = np.arange(6400).reshape(80, 80)
+    array = zd.create_array(store, "a/b", shape=(80, 80), dtype="i8", chunks=8, shards=40)
     array[...] = values
     store.calls.clear()
     array = zd.open_array(store, "a/b", format="v3")
