@@ -27,6 +27,7 @@ from zarr_dask.indexing.points import (
     PointsByChunk,
     PointsInChunk,
     cells_of_points,
+    places_by_cell,
     points_of_chunks,
     sorted_runs,
 )
@@ -283,6 +284,11 @@ class SelectionPlan:
         element more than once, the last value is assigned.
         """
         ndim = sum(len(group.dims) for group in self.groups)
+        if len(self.groups) == 1 and ndim > 1:
+            (group,) = self.groups
+            positions = dict(zip(group.dims, self._positions(group), strict=True))
+            yield from _parts_of_points([positions[dim] for dim in range(ndim)], grid)
+            return
         per_group = [self._assigned(number, grid) for number in range(len(self.groups))]
         only = per_group[0] if len(per_group) == 1 else None
         for shares in product(*per_group) if only is None else zip(only, strict=True):
@@ -402,8 +408,17 @@ def split_assignment(
     >>> [part.coords for part in parts]
     [(0, 0), (1, 0)]
     """
+    if len(index) > 1 and all(isinstance(side, np.ndarray) and side.ndim == 1 for side in index):
+        return values, _parts_of_points(index, grid)
     plan = SelectionPlan(parse_numpy(index, grid.shape))
     return plan.gathered(values), plan.assignments(grid)
+
+
+def _parts_of_points(positions: Sequence[np.ndarray], grid: Grid) -> Iterator[Part]:
+    """Yield the cells of a grid that hold points, given along all of its dimensions."""
+    for coords, inside, out in places_by_cell(grid.dimensions, positions):
+        whole = _name_all(inside, grid.dimensions, coords)
+        yield Part(coords, cast("Region", tuple(inside)), cast("Region", (out,)), whole)
 
 
 def output_index(places: Sequence[slice | np.ndarray], shape: Shape) -> tuple[Any, ...]:
@@ -549,11 +564,27 @@ _MANY = 1 << 10
 """Elements from which computing their numbers pays."""
 
 
-def _is_all(share: PointsInChunk, dimensions: Sequence[Dimension], coords: Sequence[int]) -> bool:
-    """True if a share contains every element of its cell."""
-    lengths = [
+def _name_all(
+    positions: Sequence[np.ndarray], dimensions: Sequence[Dimension], coords: Sequence[int]
+) -> bool:
+    """True if points contain every element of their cell that lies in the array."""
+    lengths = _lengths(dimensions, coords)
+    number = prod(lengths)
+    if positions[0].size < number:
+        return False
+    return len(np.unique(np.ravel_multi_index(tuple(positions), lengths))) == number
+
+
+def _lengths(dimensions: Sequence[Dimension], coords: Sequence[int]) -> list[int]:
+    """Return the lengths of a cell, as far as it lies in the array."""
+    return [
         min(d.size_of(at), d.extent - d.start(at)) for d, at in zip(dimensions, coords, strict=True)
     ]
+
+
+def _is_all(share: PointsInChunk, dimensions: Sequence[Dimension], coords: Sequence[int]) -> bool:
+    """True if a share contains every element of its cell."""
+    lengths = _lengths(dimensions, coords)
     if share.pick is None:
         taken = prod(len(range(s.start, s.stop, s.step)) for s in share.box)
     elif share.pick[0].size < prod(lengths):

@@ -21,6 +21,7 @@ __all__ = [
     "PointsInChunk",
     "PointsOfChunk",
     "cells_of_points",
+    "places_by_cell",
     "points_of_chunks",
     "sorted_runs",
 ]
@@ -101,6 +102,37 @@ def points_of_chunks(
     ):
         out = slice(first, last) if order is None else _as_slice(order[first:last])
         yield PointsOfChunk(at, origin, numbers[first:last], out)
+
+
+def places_by_cell(
+    dimensions: Sequence[Dimension], positions: Sequence[np.ndarray]
+) -> Iterator[tuple[tuple[int, ...], list[np.ndarray], slice | np.ndarray]]:
+    """Yield the cells that hold points, with their places in the cell and among all points.
+
+    Parameters
+    ----------
+    dimensions, positions
+        As for `cells_of_points`.
+
+    Examples
+    --------
+    >>> from zarr_dask.grid.grid import Fixed
+    >>> list(places_by_cell([Fixed(4, 8)], [np.array([5, 0, 1])]))
+    [((0,), [array([0, 1])], slice(1, 3, None)), ((1,), [array([1])], slice(0, 1, None))]
+    """
+    if not positions[0].size:
+        return
+    columns, _ = _columns(dimensions, None, positions)
+    order, starts = sorted_runs(columns)
+    coords, offsets = [], []
+    for d, p in zip(dimensions, positions, strict=True):
+        cells, places = d.locate(p if order is None else p[order])
+        coords.append(cells[starts].tolist())
+        offsets.append(places)
+    bounds = pairwise([*starts.tolist(), positions[0].size])
+    for at, (first, last) in zip(zip(*coords, strict=True), bounds, strict=True):
+        out = slice(first, last) if order is None else _as_slice(order[first:last])
+        yield at, [places[first:last] for places in offsets], out
 
 
 def cells_of_points(
