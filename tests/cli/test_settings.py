@@ -251,6 +251,14 @@ def test_verbose_logs_and_leaves_no_trace(array):
     assert (logger.level, list(logger.handlers)) == before
 
 
+def test_a_command_that_is_not_understood_leaves_no_trace(array):
+    logger = logging.getLogger("zarr_dask")
+    before = logger.level
+    run("info", array, "-vv", "--nonsense", code=2)
+    run("-v", "--nonsense", "info", array, code=2)
+    assert logger.level == before
+
+
 def test_messages_name_options():
     said = as_options(
         "raise max_mem; pass overwrite=True, or resume=True, or "

@@ -106,6 +106,8 @@ class ErrorHandlingGroup(HintingGroup):
 
     def main(self, args: Any = None, *more: Any, **options: Any) -> Any:
         """Run the program; see `click.Command.main`. A crash is a failure, not a finding."""
+        logger = logging.getLogger("zarr_dask")
+        level = logger.level  # which --verbose changes while arguments are parsed
         try:
             options.setdefault("obj", OWN_PROCESS if args is None else None)
             return super().main(args, *more, **options)
@@ -114,6 +116,8 @@ class ErrorHandlingGroup(HintingGroup):
                 raise
             traceback.print_exc()
             raise SystemExit(FAILED) from None
+        finally:
+            logger.setLevel(level)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

@@ -223,11 +223,10 @@ def _note_backend(_: click.Context, __: click.Parameter, value: str | None) -> N
         _remember(backend=value)
 
 
-def _note_verbosity(context: click.Context, _: click.Parameter, value: int) -> None:
+def _note_verbosity(_: click.Context, __: click.Parameter, value: int) -> None:
     if value:
         _remember(verbose=value)
         logging.getLogger(_LOGGER).setLevel(logging.INFO if value == 1 else logging.DEBUG)
-        context.call_on_close(lambda: logging.getLogger(_LOGGER).setLevel(logging.NOTSET))
 
 
 class ToStandardError(logging.Handler):
