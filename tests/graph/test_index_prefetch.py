@@ -23,7 +23,7 @@ from zarr_dask.array.source import ArraySource
 from zarr_dask.errors import ChunkMissingError, StoreError
 from zarr_dask.graph import read_array
 from zarr_dask.stores import Recording, open_store
-from zarr_dask.stores.base import IndexRange
+from zarr_dask.stores.base import IndexRange, ReadPolicy
 from zarr_dask.stores.index_prefetch import IndexPrefetcher
 from zarr_dask.stores.wrapper import StoreWrapper
 
@@ -41,6 +41,12 @@ def server():
 
 
 BACKENDS = pytest.mark.parametrize("backend", ["obstore", "fsspec"])
+
+
+@pytest.fixture(autouse=True)
+def shards_like_large_ones(monkeypatch):
+    """Parts of these small shards are asked for as if shards were large: the index comes first."""
+    monkeypatch.setattr(ReadPolicy, "worth_a_round_trip", 0)
 
 
 @pytest.fixture
