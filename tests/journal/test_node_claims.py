@@ -594,15 +594,15 @@ def test_claims_of_dead_jobs_are_swept(
 
 
 @pytest.mark.parametrize("owner", [DEAD, ELSEWHERE, Owner.here(locked=False)])
-@pytest.mark.parametrize("alone", [True, False])
+@pytest.mark.parametrize(("alone", "job"), [(True, ""), (False, ""), (True, "can be resumed")])
 def test_an_append_takes_over_what_a_process_has_left_that_ran_all_of_another_one(
-    owner: Owner, alone: bool, server: S3Server, clock: Clock
+    owner: Owner, alone: bool, job: str, server: S3Server, clock: Clock
 ) -> None:
     url, options = "s3://bucket/dead.zarr", server.options
     array = zd.create_array(url, "a", shape=2, dtype="i4", chunks=2, storage_options=options)
-    record = ClaimRecord(("t",), owner=owner, alone=alone)
+    record = ClaimRecord(("t",), job, owner=owner, alone=alone)
     open_store(f"{url}.zarr-dask", options).set(f"a/{HELD}", [record.to_json()])
-    if alone and owner is DEAD:
+    if alone and owner is DEAD and not job:
         array.append(np.ones(3, "i4"))
         assert array[...].tolist() == [0, 0, 1, 1, 1]
         assert sum(clock.waited) >= 3  # what it had sent may land until then

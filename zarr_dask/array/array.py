@@ -358,7 +358,7 @@ class Array(ArrayNames):
 
         return takes_small_puts(self)
 
-    @cached_property
+    @property
     def _standing(self) -> Standing | None:
         if self.shown is None:
             return None
@@ -1017,7 +1017,7 @@ def _write_behind(array: Array, meta: ArrayMeta, region: Region, values: np.ndar
     write_parts(grown, lambda: meta.grid.parts(region), values, None, array.meta.grid)
 
 
-_DERIVED = frozenset({"reader", "token", "_packed", "_standing"})
+_DERIVED = frozenset({"reader", "token", "_packed"})
 """Values that an array computes from its metadata, and keeps."""
 
 

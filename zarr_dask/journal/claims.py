@@ -24,10 +24,10 @@ unless an equal call of another process is waiting (`zarr_dask.journal.lock.taki
 Object stores create the record on the condition that there is none. It stays until the append has
 ended, by success or by an error, or goes on (``resume=``), or until it is removed, by hand or by
 ``verify(sweep=True)`` on its host (`zarr_dask.journal.node_claims.sweep_remote_claims`). That of a
-process which ran all tasks itself is taken over by the next append on its host, when it has gone
-(`ClaimRecord.has_died`). Arrays in memory are claimed in the process. A call with ``resume=`` that
-finds the record of an equal one, of a process that is at work (`zarr_dask.journal.leases`), waits
-for that (`zarr_dask.journal.lock.SameJobRunningError`).
+process which ran all tasks itself, without ``resume=``, is taken over by the next append on its
+host, when it has gone (`ClaimRecord.has_died`). Arrays in memory are claimed in the process. A call
+with ``resume=`` that finds the record of an equal one, of a process that is at work
+(`zarr_dask.journal.leases`), waits for that (`zarr_dask.journal.lock.SameJobRunningError`).
 
 Nothing is claimed where there is no place for it: in archives, at the root of a bucket, in folders
 that may not be written to, on file systems without locks, and in stores without conditions. There,
@@ -205,8 +205,11 @@ class ClaimRecord:
 
     @property
     def has_died(self) -> bool:
-        """True if it is known that the process has gone, and all tasks of the append with it."""
-        return self.alone and self.owner.is_gone()
+        """True if the process is known to have gone, and with it all tasks of an append.
+
+        One that can be resumed has not died.
+        """
+        return self.alone and not self.job and self.owner.is_gone()
 
     @property
     def stands_alone(self) -> bool:
@@ -699,7 +702,7 @@ class ArrayEnd:
 
     def _is_from_the_dead(self, found: ClaimRecord) -> bool:
         """Return True if a process that was killed had the claim for another append."""
-        return found.has_died and not (found.is_free or (self.job and self.job == found.job))
+        return found.has_died and not found.is_free
 
     def _may_be_taken(self, value: Buffer, found: ClaimRecord | None) -> bool:
         """Return True if the claim of another append, as it is stored, is to be taken over.
