@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from math import ceil, inf, prod
+from math import ceil, prod
 
 import numpy as np
 
@@ -109,10 +109,9 @@ def alternatives(
     """
     direct = _direct(source, target, budget, threads, model)
     found = [] if direct is None else [direct]
-    if sharing > 1:
-        most = inf if direct is None else _MUCH_LESS * direct.seconds
-        shared = _shared(source, target, budget * threads_per_process, sharing, model)
-        found.extend(one for one in shared if one.seconds <= most)
+    shared = _shared(source, target, budget * threads_per_process, sharing, model)
+    if shared and (direct is None or shared.seconds <= _MUCH_LESS * direct.seconds):
+        found.append(shared)
     if direct is None or not _reads_once(direct.stages[0]):
         plain = Layout(
             target.grid,
@@ -171,17 +170,23 @@ def _one_stage(stage: StagePlan, threads: int, model: CostModel) -> CandidatePla
 
 def _shared(
     source: Layout, target: Layout, budget: int, threads: int, model: CostModel
-) -> Iterator[CandidatePlan]:
-    """Yield the plan of one task on all threads, which decodes every source object once."""
+) -> CandidatePlan | None:
+    """Return the plan of one task on several threads, which decodes every source object once.
+
+    None if it does not fit into the budget of a process, or would save nothing.
+    """
+    if threads == 1:
+        return None
     whole = tuple(
         max(ceil(extent / unit), 1) * unit
         for extent, unit in zip(target.grid.shape, target.object_shape, strict=True)
     )
     stage = StagePlan(source, target, whole, threads)
     worth = stage.costs.decoded >= _WORTH_SHARING and min(stage.reads, stage.costs.writes) > 1
-    if worth and stage.peak <= budget:
-        name = f"directly, in one task on {threads} threads"
-        yield CandidatePlan(name, (stage,), seconds(stage, threads, model))
+    if not worth or stage.peak > budget:
+        return None
+    name = f"directly, in one task on {threads} threads"
+    return CandidatePlan(name, (stage,), seconds(stage, threads, model))
 
 
 _MUCH_LESS = 0.9
