@@ -175,7 +175,7 @@ class LocalStore(FileStore):
         if descriptor is None:
             return None
         try:
-            size = os.lseek(descriptor, 0, os.SEEK_END)  # cheaper than fstat, for a file
+            size = _end(descriptor)
             if min(size, nbytes) <= _SMALL:
                 size = min(size, nbytes)
                 data = os.pread(descriptor, size, 0)
@@ -888,11 +888,27 @@ def _within(descriptor: int, wanted: Range) -> tuple[int, int]:
     if stop is not None and start >= 0 and stop - start <= _SMALL:
         return start, max(stop - start, 0)
     if stop is None and -_SMALL <= start < 0:
-        size = os.lseek(descriptor, 0, os.SEEK_END)  # cheaper than fstat, for a file
+        size = _end(descriptor)
     else:
         size = os.fstat(descriptor).st_size
     start, stop, _ = slice(start, stop).indices(size)
     return start, max(stop - start, 0)
+
+
+def _end(descriptor: int) -> int:
+    """Return the size of a file, more cheaply than fstat does; of a folder any number.
+
+    Raises
+    ------
+    IsADirectoryError
+        If it is a folder whose file system, such as one in memory, has no number for it.
+    """
+    try:
+        return os.lseek(descriptor, 0, os.SEEK_END)
+    except OSError as error:
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR)) from error
+        raise
 
 
 _COMPARED = 1 << 20
