@@ -52,7 +52,7 @@ class _Settle(click.ParamType[Any]):
 Examples:
   zarr-dask ingest 'run/*.nc' run.zarr --concat time \\
       --chunks time=-1,lat=32 --max-mem 2GB
-  zarr-dask ingest run/ run.zarr --settle units=convert --settle missing=fill
+  zarr-dask ingest run/ run.zarr --settle packing=unpack --settle missing=fill
   zarr-dask ingest era5.grib era5.zarr --engine cfgrib
 
 The same command with more files appends these.

@@ -85,8 +85,8 @@ def changes() -> Iterator[tuple[str, str, xr.Dataset]]:
         yield "values", name, made
     for name, attribute, value, kind in (
         ("t", "units", "degC", "units"),
-        ("time", "units", "days since 2001-01-01", "units"),
-        ("time", "units", "hours since 2000-01-01", "units"),
+        ("time", "units", "days since 1999-01-01", "order"),
+        ("time", "units", "hours since 2000-01-01", "overlap"),
         ("time", "units", "months since 2000-01-01", "units"),
         ("time", "calendar", "360_day", "units"),
         ("p", "scale_factor", 0.25, "packing"),

@@ -307,6 +307,28 @@ def test_characters_with_a_fill_value_are_what_xarray_reads(tmp_path, format):
     check(files, target)
 
 
+@pytest.mark.parametrize("format", ["NETCDF4", "NETCDF3_CLASSIC"])
+@pytest.mark.parametrize("name", [None, "length"])
+def test_texts_of_each_file_may_have_another_length(tmp_path, format, name):
+    """xarray makes characters as many as the longest text of a file has."""
+    files = [str(tmp_path / f"{number}.nc") for number in range(3)]
+    for number, (file, long) in enumerate(zip(files, ("bb", "dddd", ""), strict=True)):
+        texts = np.array(["a", long, "ü", "c"])
+        one = xr.Dataset({"w": (("time", "x"), [texts] * 2), "v": ("time", [1.0, 2.0])})
+        one = one.assign_coords(time=[2 * number, 2 * number + 1], x=np.arange(4))
+        given = {} if name is None else {"char_dim_name": name}
+        given["dtype"] = "S1"
+        one.to_netcdf(file, format=format, encoding={"w": given}, unlimited_dims=["time"])
+    target = str(tmp_path / "out.zarr")
+    zd.ingest(files, target, chunks={name or "string4": 3, "time": 4}, verify=True)
+    check(files, target)
+    assert zd.open(target, "w").shape == (6, 4, 4)
+    assert zd.open(target, "w").dimension_names[-1] == (name or "string4")
+    zd.reference(files, str(tmp_path / "out.json"))
+    found = zd.open_dataset(f"reference::{tmp_path}/out.json").load()
+    xr.testing.assert_identical(found, opened(files))
+
+
 @pytest.mark.parametrize("dtype", ["i2", "f8"])
 def test_checksums_below_shuffled_bytes_are_undone(tmp_path, dtype):
     import netCDF4
@@ -361,19 +383,21 @@ def refused(files, target, **options) -> IngestError:
     return caught.value
 
 
-def test_other_units_of_time_are_refused_then_converted(tmp_path):
+def test_other_units_of_time_are_converted_or_refused(tmp_path):
     def change(ds):
         ds["time"] = ("time", (ds.time.values - 5) * 24, {**ds.time.attrs})
         ds.time.attrs["units"] = "hours since 2000-01-06"
         return ds
 
     files, target = changed(tmp_path, 1, change), tmp_path / "out.zarr"
-    error = refused(files, target)
+    error = refused(files, target, settle={"units": "stop"})
     (found,) = error.differences
     assert (found.kind, found.file, found.variable) == ("units", files[1], "time")
     assert "'convert'" in str(error)
     assert "hours since 2000-01-06" in str(error)
-    zd.ingest(files, str(target), concat="time", settle={"units": "convert"}, verify=True)
+    told = "time is in other units in some files: converted to 'days since 2000-01-01' (noleap)"
+    assert told in " ".join(zd.plan_ingest(files, str(target), concat="time").notes)
+    zd.ingest(files, str(target), concat="time", verify=True)
     check(files, str(target))
     assert zd.open(target)["time"].dtype == np.float64
     as_numbers = tmp_path / "numbers.zarr"
@@ -401,6 +425,62 @@ def test_missing_times_stay_missing_in_other_units(tmp_path, encoding, second):
     np.testing.assert_array_equal(zd.open_dataset(target)["v"].to_numpy(), np.tile(times, 2))
 
 
+@pytest.mark.parametrize("units", [("days", "days"), ("days", "minutes"), ("minutes", "days")])
+@pytest.mark.parametrize("kind", ["M8[ns]", "m8[ns]"])
+def test_times_that_are_missing_without_a_mask_stay_missing(tmp_path, units, kind):
+    """xarray stores NaT among integers as the least int64, which is not brought to other units."""
+    times = np.array(["2020-01-03", "NaT", "2020-01-05"], "M8[ns]")
+    values = times if kind == "M8[ns]" else times - times[0]
+    for number, unit in enumerate(units):
+        since = f" since 2020-01-0{number + 1}" if kind == "M8[ns]" else ""
+        encoding = {"units": f"{unit}{since}", "dtype": "i8"}
+        xr.Dataset({"v": ("x", values)}).to_netcdf(
+            tmp_path / f"{number}.nc", encoding={"v": encoding}
+        )
+    target = str(tmp_path / "out.zarr")
+    zd.ingest(str(tmp_path / "*.nc"), target, concat="x", verify=True)
+    found = zd.open_dataset(target, decode_timedelta=True)["v"].to_numpy()
+    np.testing.assert_array_equal(found, np.tile(values, 2))
+
+
+def test_missing_times_among_integers_are_promoted_to_missing_floats(tmp_path):
+    times = np.array(["2020-01-03", "NaT", "2020-01-05"], "M8[ns]")
+    for number, dtype in enumerate(["f8", "i8"]):
+        encoding = {"units": "days since 2020-01-01", "dtype": dtype}
+        xr.Dataset({"v": ("x", times)}).to_netcdf(
+            tmp_path / f"{number}.nc", encoding={"v": encoding}
+        )
+    target = str(tmp_path / "out.zarr")
+    zd.ingest(str(tmp_path / "*.nc"), target, concat="x", settle={"dtype": "promote"})
+    np.testing.assert_array_equal(zd.open_dataset(target)["v"].to_numpy(), np.tile(times, 2))
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_nan_as_a_mask_of_floats_is_no_packing(tmp_path, first):
+    """xarray writes it beside floats unless it is told not to."""
+    files = [str(tmp_path / f"{number}.nc") for number in range(2)]
+    for number, file in enumerate(files):
+        given = {"_FillValue": np.nan if (number == 0) == first else None}
+        dataset(4 * number, 4).to_netcdf(file, encoding={"t": given, "y": given})
+    target = str(tmp_path / "out.zarr")
+    zd.ingest(files, target, concat="time", verify=True)
+    check(files, target)
+
+
+def test_bounds_follow_the_choice_for_their_times(tmp_path):
+    files = [str(tmp_path / f"{number}.nc") for number in range(2)]
+    for number, file in enumerate(files):
+        since = {"units": f"days since 2020-01-0{number + 1}", "bounds": "ends"}
+        times = np.array([10 * number, 10 * number + 1])
+        one = xr.Dataset({"ends": (("time", "side"), np.stack([times, times + 1], axis=1))})
+        one.assign_coords(time=("time", times, since)).to_netcdf(file)
+    for settle, expected in (({}, [11, 12]), ({"units:time": "first"}, [10, 11])):
+        target = tmp_path / f"{len(settle)}.zarr"
+        zd.ingest(files, target, concat="time", settle=settle)
+        assert zd.open(target, "time")[2:].tolist() == expected
+        assert zd.open(target, "ends")[2:, 0].tolist() == expected
+
+
 @pytest.mark.parametrize("ingest", [zd.ingest, zd.plan_ingest, zd.reference])
 def test_a_dataset_is_no_list_of_files(tmp_path, ingest):
     """It would be taken as the list of its variables, or as an empty one."""
@@ -418,13 +498,22 @@ def test_lengths_of_time_are_converted(tmp_path):
     for file, one in zip(files, values, strict=True):
         xr.Dataset({"v": ("x", one)}).to_netcdf(file)
     target = str(tmp_path / "out.zarr")
-    with pytest.raises(IngestError, match=r"'seconds', but 'days' in .*\n.*'convert'"):
+    zd.ingest(files[::-1], target, concat="x")
+    found = zd.open_dataset(target, decode_timedelta=True)["v"].to_numpy()
+    np.testing.assert_array_equal(found, np.concatenate(values[::-1]))
+
+
+def test_lengths_of_time_that_others_have_written_are_converted_by_choice(tmp_path):
+    files = [str(tmp_path / name) for name in ("a.nc", "b.nc")]
+    for file, unit, value in zip(files, ("seconds", "days"), ([5, 7200], [1, 2]), strict=True):
+        xr.Dataset({"v": ("x", value, {"units": unit})}).to_netcdf(file)
+    target = str(tmp_path / "out.zarr")
+    with pytest.raises(IngestError, match=r"'days', but 'seconds' in .*\n.*'convert'"):
         zd.ingest(files, target, concat="x")
     with pytest.raises(IngestError, match="'convert'"):
         zd.ingest(files, target, concat="x", settle={"units": "first"})
-    zd.ingest(files[::-1], target, concat="x", settle={"units": "convert"})
-    found = zd.open_dataset(target, decode_timedelta=True)["v"].to_numpy()
-    np.testing.assert_array_equal(found, np.concatenate(values[::-1]))
+    zd.ingest(files, target, concat="x", settle={"units": "convert"})
+    assert zd.open(target, "v")[...].tolist() == [5, 7200, 86400, 172800]
 
 
 def test_a_time_that_would_become_the_missing_one_is_refused(tmp_path):
@@ -447,20 +536,21 @@ def test_times_and_other_units_are_settled_each_by_its_own_choice(tmp_path):
 
     files, target = changed(tmp_path, 1, change), tmp_path / "out.zarr"
     expected = opened(files)
-    error = str(refused(files, target))
+    error = str(refused(files, target, settle={"units": "stop"}))
     assert "settle={'units:t': ...} with 'first'" in error
     assert "settle={'units:time': ...} with 'convert'" in error
     assert "settle={'units': ...}" not in error
-    assert "settle={'units:time': ...}" in str(refused(files, target, settle={"units": "first"})), (
-        "who settles temperatures does not change times"
-    )
+    assert [one.variable for one in refused(files, target).differences] == ["t"]
+    settled = str(tmp_path / "settled.zarr")
+    zd.ingest(files, settled, concat="time", settle={"units": "first"})
+    xr.testing.assert_identical(zd.open_dataset(settled).load(), expected)  # times are not kept
     settle = {"units": "convert", "units:t": "first"}
     with pytest.raises(IngestError, match=r"settle names \['T'\], which no file has"):
         zd.plan_ingest(files, str(target), concat="time", settle=settle | {"units:T": "first"})
     zd.ingest(files, str(target), concat="time", settle=settle, verify=True)
     xr.testing.assert_identical(zd.open_dataset(str(target)).load(), expected)
     command = ["ingest", *files, str(tmp_path / "by-command.zarr"), "--concat", "time"]
-    run = CliRunner().invoke(main, command)
+    run = CliRunner().invoke(main, [*command, "--settle", "units=stop"])
     assert "--settle units:time=... with 'convert'" in " ".join(run.output.split())
     options = ["--settle", "units=convert", "--settle", "units:t=first"]
     assert CliRunner().invoke(main, command + options).exit_code == 0
@@ -622,8 +712,8 @@ def test_the_concatenation_is_told_where_files_differ_along_one_dimension(tmp_pa
     later["time"].attrs["units"] = "days since 2001-01-01"
     later.to_netcdf(files[1])
     with pytest.raises(IngestError, match="units"):
-        zd.plan_ingest(files, {})
-    assert zd.plan_ingest(files, {}, settle={"units": "convert"}).concat == "time"
+        zd.plan_ingest(files, {}, settle={"units": "stop"})
+    assert zd.plan_ingest(files, {}).concat == "time"
 
 
 # --- jobs -----------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -131,9 +132,10 @@ class _Work:
         found: str,
         choices: tuple[str, ...],
         by_name: tuple[str, ...] = (),
+        default: str = "stop",
     ) -> str:
         """Return the choice for a difference; "stop" if there is none, and it is listed."""
-        chosen = choice_for(self.settle, kind, variable, by_name)
+        chosen = choice_for(self.settle, kind, variable, by_name, default)
         if chosen not in choices:
             difference = FileDifference(kind, header.url, variable, found, choices, by_name)
             self.differences.append(difference)
@@ -170,6 +172,8 @@ def inferred_concat(headers: Sequence[Header]) -> str | None:
         return None
     found: list[str] = []
     for name in headers[0].dimensions:
+        if _is_text_length(name, headers[0]):
+            continue
         ones = [
             next(
                 (
@@ -193,6 +197,26 @@ def inferred_concat(headers: Sequence[Header]) -> str | None:
     raise IngestError(
         f"the dimension of the concatenation cannot be told, because {why}: give it as concat=, "
         "a name; one that no file has becomes a new dimension."
+    )
+
+
+def _is_text_length(name: str, header: Header) -> bool:
+    """True for a dimension that only counts the characters of texts, as NetCDF-3 has them."""
+    having = [one for one in header.variables.values() if name in one.dims]
+    return all(_is_text(one) and one.dims[-1] == name for one in having)
+
+
+def _is_text(one: Variable) -> bool:
+    """True for an array of characters, whose last dimension makes texts of them."""
+    return one.dtype == "|S1" and len(one.dims) > 1
+
+
+def _are_texts(one: Variable, other: Variable, concat: str | None) -> bool:
+    """True for texts that may differ in nothing but their lengths."""
+    return (
+        (_is_text(one) and _is_text(other))
+        and one.dims[:-1] == other.dims[:-1]
+        and concat not in (one.dims[-1], other.dims[-1])
     )
 
 
@@ -417,7 +441,7 @@ def _finer(
     found = {}
     for path in dict.fromkeys(p for one in files for p in one.variables):
         ones = [one.variables[path] for one in files if path in one.variables]
-        if choice_for(settle, "units", path, ()) != "convert":
+        if _choice_of_units(settle, path, ones[0]) != "convert":
             continue
         if path in stored:
             if _time_change(ones[0], _in_units(ones[0], stored[path])) is not None:
@@ -430,6 +454,18 @@ def _finer(
             units = finer_units(str(_units_of(ones[0])[0]), parts)
             found |= {} if units is None else {path: units}
     return found
+
+
+def _choice_of_units(settle: Mapping[str, str], path: str, one: Variable) -> str:
+    """Return the choice for other units: times are converted unless another one is given."""
+    default = "convert" if _is_decoded_time(one) else "stop"
+    return choice_for(settle, "units", path, ("first",), default)
+
+
+def _is_decoded_time(one: Variable) -> bool:
+    """True for dates, and for lengths of time of xarray, which takes other units in each file."""
+    marked = str(one.attribute("dtype") or "").startswith("timedelta64")
+    return is_time(_units_of(one)[0]) or marked
 
 
 def _has_parts(one: Variable, scale: Fraction, offset: Fraction) -> bool:
@@ -529,6 +565,7 @@ class _Array:
         if not joined:
             return self._from_one(having, reference)
         before = len(self.work.differences)
+        reference = self._widest(having, reference)
         if self.path in self.finer:
             reference = _in_units(reference, self.finer[self.path])
         changes = {n: self._change(n, reference) for n in having}
@@ -557,6 +594,17 @@ class _Array:
     def _variable(self, number: int) -> Variable:
         return self.files[number].variables[self.path]
 
+    def _widest(self, having: Sequence[int], reference: Variable) -> Variable:
+        """Return a reference whose texts are as long as the longest of all files."""
+        ones = [self._variable(number) for number in having]
+        if not all(_are_texts(one, reference, self.concat) for one in ones):
+            return reference
+        width = max(one.shape[-1] for one in ones)
+        name = re.sub(r"(?<=^string)\d+$", str(width), reference.dims[-1])  # as xarray names it
+        return replace(
+            reference, dims=(*reference.dims[:-1], name), shape=(*reference.shape[:-1], width)
+        )
+
     def _is_equal_coordinate(self, having: Sequence[int]) -> bool:
         """True for a variable that others name as a coordinate, and that is equal in all files."""
         name = self.path.rpartition("/")[2]
@@ -573,9 +621,17 @@ class _Array:
         return named and len(digests) == 1 and "" not in digests and len(having) == len(self.files)
 
     def _differs(
-        self, number: int, kind: str, found: str, *choices: str, by_name: tuple[str, ...] = ()
+        self,
+        number: int,
+        kind: str,
+        found: str,
+        *choices: str,
+        by_name: tuple[str, ...] = (),
+        default: str = "stop",
     ) -> str:
-        chosen = self.work.choice(kind, self.files[number], self.path, found, choices, by_name)
+        chosen = self.work.choice(
+            kind, self.files[number], self.path, found, choices, by_name, default
+        )
         if chosen == "skip":
             self.left_out = True
             self.work.note(f"{self.path} is left out ({kind})")
@@ -639,14 +695,15 @@ class _Array:
         if bad := _bad_packing(one):
             self._differs(number, "packing", bad, "skip")
             return None
-        if one.dims != reference.dims:
+        are_texts = _are_texts(one, reference, self.concat)
+        if one.dims != reference.dims and not are_texts:
             text = f"has the dimensions {one.dims}, but {reference.dims} in {first}"
             self._differs(number, "dims", text, "skip")
             return None
         others = [
             (name, a, b)
             for name, a, b in zip(one.dims, one.shape, reference.shape, strict=True)
-            if name != self.concat and a != b
+            if name != self.concat and a != b and not (are_texts and name == one.dims[-1])
         ]
         for name, a, b in others:
             self._differs(
@@ -692,9 +749,18 @@ class _Array:
             if not converted.changes_units:
                 return change
             chosen = self._differs(
-                number, "units", text, "convert", "first", "skip", by_name=by_name
+                number,
+                "units",
+                text,
+                *("convert", "first", "skip"),
+                by_name=by_name,
+                default=_choice_of_units(self.work.settle, self.parent or self.path, reference),
             )
-            return converted if chosen == "convert" else change
+            if chosen == "convert":
+                to = f"{_named(theirs)}, the units of {self.files[0].url}"
+                self.work.note(f"{self.path} is in other units in some files: converted to {to}")
+                return converted
+            return change
         self._differs(number, "units", text, "first", "skip", by_name=by_name)
         return change
 
@@ -730,6 +796,8 @@ class _Array:
                 step = 1 if self.new else one.chunks[axis]
                 extent = 1 if self.new else one.shape[axis]  # groups have dimensions of their own
                 change = self._conversion(one, served, changes[number], unpacks)
+                if _is_text(reference) and one.shape[-1] != reference.shape[-1]:
+                    change = Conversion(width=one.shape[-1], target=served.dtype)
                 direct = change is None and _alike(one, served, None if self.new else axis)
                 pieces.append(FilePiece(number, start, extent, change, direct))
                 lengths += _cut(extent, step)
@@ -753,7 +821,7 @@ class _Array:
         changes: Mapping[int, Conversion | None],
     ) -> tuple[Variable, bool, Any]:
         """Return the variable as the array has it, True if values are unpacked, and a mask."""
-        usual = _most_common(list(files.values()))
+        usual = _most_common(list(files.values()), reference)
         served = replace(usual, attrs=reference.attrs, fill=reference.fill)
         if reference.dtype == "string":
             return served, False, ""
@@ -802,7 +870,8 @@ class _Array:
             packing = tuple(_packing(one).items())
             return replace(change or Conversion(), packing=packing, target=served.dtype)
         if change is not None or _kind(one.dtype) != _kind(served.dtype):
-            return replace(change or Conversion(), masks=_masks(one), target=served.dtype)
+            made = replace(change or Conversion(), masks=_masks(one), target=served.dtype)
+            return replace(made, has_nat=_is_decoded_time(one) and _kind(one.dtype) == "int64")
         return None
 
 
@@ -822,9 +891,11 @@ def _packing(one: Variable) -> dict[str, Any]:
 
 def _told(one: Variable) -> str:
     """Return the packing as a text that is equal for equal numbers of any type."""
+    is_float = one.dtype != "string" and np.dtype(one.dtype).kind in "fc"
     facts = [
         f"{name}={value['value'] if isinstance(value, Mapping) else value}"
         for name, value in _packing(one).items()
+        if not (is_float and name in _MASKS and _is_nan(one, name))  # NaN is one without a mask
     ]
     return ", ".join(facts) or "nothing"
 
@@ -912,8 +983,8 @@ def _shape(one: Variable) -> str:
     return ", ".join(f"{n}={length}" for n, length in zip(one.dims, one.shape, strict=True)) or "()"
 
 
-def _most_common(files: Sequence[Variable]) -> Variable:
-    """Return the variable whose chunks and filters most files have."""
+def _most_common(files: Sequence[Variable], reference: Variable) -> Variable:
+    """Return the variable whose chunks and filters most files have; of texts of that length."""
 
     def layout(one: Variable) -> str:
         return repr((one.dtype, one.chunks, one.filters))
@@ -921,6 +992,8 @@ def _most_common(files: Sequence[Variable]) -> Variable:
     counts = Counter(map(layout, files))
     best = counts.most_common(1)[0][0]
     found = next(one for one in files if layout(one) == best)
+    if _is_text(reference) and found.shape[-1] != reference.shape[-1]:
+        found = replace(found, chunks=(*found.chunks[:-1], reference.shape[-1]))
     if found.layout == "values" and found.dtype != "string" and not found.filters:
         return replace(found, filters=({"id": "zlib", "level": 1},))
     return found

@@ -18,6 +18,8 @@ __all__ = ["PACKING", "Conversion", "unpacked_dtype"]
 PACKING = ("scale_factor", "add_offset", "_FillValue", "missing_value", "_Unsigned")
 """Attributes that say what stored numbers mean."""
 
+_NAT = np.iinfo(np.int64).min
+
 
 @dataclass(frozen=True)
 class Conversion:
@@ -30,6 +32,10 @@ class Conversion:
     """Attributes of packed values to unpack, in the form of `encoded`; None to leave them."""
     masks: tuple[float, ...] = ()
     """Numbers that stand for missing values, and stay, if values are not unpacked."""
+    has_nat: bool = False
+    """True for int64 times: xarray stores NaT as the least of these numbers, without a mask."""
+    width: int | None = None
+    """Characters of the file's texts, if those of the array are longer and end in zeros."""
     target: str = ""
     """Type string of the result."""
 
@@ -48,9 +54,12 @@ class Conversion:
         """
         if self.packing is not None:
             values = _unpacked(values, dict(self.packing), np.dtype(self.target))
-        if self.changes_units:
-            values = self._rescaled(values, what)
         wanted = np.dtype(self.target)
+        is_nat = values == _NAT if self.has_nat else np.zeros((), bool)
+        if self.changes_units:
+            values = self._rescaled(values, is_nat, what)
+        if is_nat.any():
+            values = np.where(is_nat, np.nan if wanted.kind == "f" else _NAT, values)
         if values.dtype.kind == "O" or values.dtype == wanted:
             return values
         with np.errstate(all="ignore"):
@@ -59,8 +68,8 @@ class Conversion:
             raise IngestError(f"{what} has values that {wanted} cannot hold.")
         return made
 
-    def _rescaled(self, values: np.ndarray, what: str) -> np.ndarray:
-        is_missing = np.isin(values, self.masks)
+    def _rescaled(self, values: np.ndarray, is_nat: np.ndarray, what: str) -> np.ndarray:
+        is_missing = np.isin(values, self.masks) | is_nat
         if values.dtype.kind in "iu":
             parts = lcm(self.scale.denominator, self.offset.denominator)
             scale, offset = int(self.scale * parts), int(self.offset * parts)

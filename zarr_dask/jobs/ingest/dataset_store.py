@@ -275,16 +275,31 @@ class DatasetStore(ReadOnlyKeys):
             del region[one.axis]
         elif one.axis is not None:
             region[one.axis] = slice(start, start + shape[one.axis])
+        if piece.conversion is not None and piece.conversion.width is not None:
+            return self._padded(one, piece.file, region, piece.conversion.width).reshape(shape)
         file = self.file(piece.file)
-        array = file.array(one.path)
-        variable = self.headers[piece.file].variables[one.path]
-        if variable.layout == "values":
-            values = file.values(one.path, tuple(region))
-        else:
-            values = array.read(tuple(region), threads=1)
+        values = self._read(one, piece.file, region)
         if piece.conversion is not None:
             values = piece.conversion.apply(values, f"{one.path} in {file.url}")
         return values.reshape(shape)
+
+    def _read(self, one: Combined, number: int, region: list[slice]) -> np.ndarray:
+        """Return a region of a variable as its file has it."""
+        file = self.file(number)
+        array = file.array(one.path)
+        variable = self.headers[number].variables[one.path]
+        if variable.layout == "values":
+            return file.values(one.path, tuple(region))
+        return array.read(tuple(region), threads=1)
+
+    def _padded(self, one: Combined, number: int, region: list[slice], width: int) -> np.ndarray:
+        """Return a region of texts, with zeros behind those of a file."""
+        made = np.zeros([s.stop - s.start for s in region], one.served.dtype)
+        held = slice(min(region[-1].start, width), min(region[-1].stop, width))
+        if made.size and held.start < held.stop:
+            values = self._read(one, number, [*region[:-1], held])
+            made[..., : held.stop - held.start] = values
+        return made
 
     def list_dir(self, prefix: str = "") -> Listing:
         """See `zarr_dask.stores.base.Store.list_dir`; chunks are listed in arrays only."""

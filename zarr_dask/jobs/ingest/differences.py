@@ -22,7 +22,7 @@ CHOICES: dict[str, dict[str, str]] = {
     "shape": {"skip": "leave the variable out"},
     "dtype": {"promote": "a data type that holds all", "skip": "leave the variable out"},
     "units": {
-        "convert": "times and lengths of time in the units of the first file",
+        "convert": "in the units of the first file, as times are without a choice",
         "first": "keep the numbers, with the units of the first file",
         "skip": "leave the variable out",
     },
@@ -94,10 +94,16 @@ def checked_settle(settle: Mapping[str, str] | None) -> dict[str, str]:
     return found
 
 
-def choice_for(settle: Mapping[str, str], kind: str, variable: str, by_name: Sequence[str]) -> str:
-    """Return the choice for a difference: that of the variable, that of its kind, or "stop"."""
-    chosen = settle.get(kind, "stop")
-    return settle.get(f"{kind}:{variable}", "stop" if chosen in by_name else chosen)
+def choice_for(
+    settle: Mapping[str, str],
+    kind: str,
+    variable: str,
+    by_name: Sequence[str] = (),
+    default: str = "stop",
+) -> str:
+    """Return the choice for a difference: that of the variable, of its kind, or the default."""
+    chosen = settle.get(kind, default)
+    return settle.get(f"{kind}:{variable}", default if chosen in by_name else chosen)
 
 
 def refuse(differences: Sequence[FileDifference], hint: str = "") -> None:

@@ -387,7 +387,7 @@ def plan_ingest(
     settle
         Choices for differences between files, by kind, such as ``{"units": "convert"}``, or for
         one variable, such as ``{"units:pressure": "first"}``. Without one a difference is refused,
-        and the error lists all differences with their choices.
+        and the error lists all differences with their choices; times of one calendar are converted.
     variables
         Paths of the variables to take; all by default.
     engine
@@ -633,7 +633,7 @@ def _combined(
     if readable:
         concat = concat or inferred_concat(readable)
         found = with_digests(found, compared_variables(readable, concat), options)
-    stored = _stored_units(there) if there is not None and "convert" in settle.values() else {}
+    stored = _stored_units(there) if there is not None else {}
     made = combine(
         found.headers,
         concat=concat,
