@@ -368,6 +368,11 @@ class DataTypeError(ZarrDaskError, TypeError):
 class SelectionError(ZarrDaskError, IndexError):
     """A selection outside the array, or of an unsupported kind."""
 
+    def of(self, where: str) -> SelectionError:
+        """Return the same error with the array it is of; itself if that is named already."""
+        text = str(self)
+        return self if where in text else SelectionError(f"{where}: {text}")
+
 
 class _AtChunkError(Exception):
     """A fault of one chunk; its location is completed step by step as the error is passed up."""

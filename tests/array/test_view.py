@@ -593,3 +593,30 @@ def test_attributes_that_a_view_has_not(name):
     with pytest.raises(AttributeError, match=rf"zarr_dask.View has no '{name}'.*view\.read\(\)"):
         getattr(view, name)
     assert pickle.loads(pickle.dumps(view)).shape == copy.copy(view).shape == (2,)
+
+
+@pytest.mark.parametrize(
+    "select",
+    [
+        lambda a: a[9],
+        lambda a: a[[0, 9]],
+        lambda a: a["x"],
+        lambda a: a.__setitem__(9, 0),
+        lambda a: a.__setitem__([0, 9], 0),
+        lambda a: a.read(1.5),
+        lambda a: a.write((slice(0, 2),), np.zeros(3)),
+        lambda a: a.oindex[[0, 9]],
+        lambda a: a.vindex[[0, 9], [0, 0]],
+        lambda a: a.blocks[9],
+        lambda a: a.blocks.__setitem__(9, 0),
+        lambda a: a.lazy[9],
+        lambda a: a.lazy.oindex[[0, 9]],
+    ],
+    ids=map(str, range(13)),
+)
+def test_errors_of_selections_name_store_and_path_once(tmp_path, select):
+    a = zd.create_array(tmp_path, "g/a", shape=(4, 6), dtype="i4", chunks=(2, 3))
+    with pytest.raises(SelectionError) as caught:
+        select(a)
+    assert str(caught.value).startswith(f"{tmp_path}/g/a: ")
+    assert str(caught.value).count(str(tmp_path)) == 1

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import prod
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -32,6 +33,7 @@ from zarr_dask.grid.grid import Edges, Fixed, Grid, Region, Shape
 from zarr_dask.indexing.basic import (
     checked_region,
     has_lists,
+    names_array,
     parse_basic,
     parse_plain,
     split_fields,
@@ -249,6 +251,7 @@ class Array(ArrayNames):
 
     # --- reading ----------------------------------------------------------------------------------
 
+    @names_array(attrgetter("where"))
     def __getitem__(self, key: Any) -> Any:
         """Return elements by NumPy's indexing; a scalar where NumPy returns one.
 
@@ -278,6 +281,7 @@ class Array(ArrayNames):
         return np.asarray(self.read(), dtype=dtype)
 
     @takes_habits()
+    @names_array(attrgetter("where"))
     def read(
         self, region: Any = None, out: np.ndarray | None = None, threads: int | None = None
     ) -> np.ndarray:
@@ -532,6 +536,7 @@ class Array(ArrayNames):
 
     # --- writing ----------------------------------------------------------------------------------
 
+    @names_array(attrgetter("where"))
     def __setitem__(self, key: Any, value: Any) -> None:
         """Write elements by NumPy's indexing, with NumPy's broadcasting and casting."""
         if self.dtype.names is not None and (fields := split_fields(key, self.dtype.names)[0]):
@@ -551,6 +556,7 @@ class Array(ArrayNames):
         self._write(selection.region, values, None)
 
     @takes_habits()
+    @names_array(attrgetter("where"))
     def write(self, region: Any, values: np.ndarray, threads: int | None = None) -> None:
         """Write a region.
 

@@ -23,7 +23,7 @@ from zarr_dask.array.reader import ObjectSlice, Reader
 from zarr_dask.array.writer import OpenedArray, write_parts
 from zarr_dask.errors import DataTypeError, SelectionError
 from zarr_dask.grid.grid import Shape
-from zarr_dask.indexing.basic import assignable, split_fields
+from zarr_dask.indexing.basic import assignable, names_array, split_fields
 from zarr_dask.indexing.plan import (
     ChunkSelection,
     SelectionPlan,
@@ -327,6 +327,7 @@ class IndexAccessor:
     def __repr__(self) -> str:
         return f"<zarr_dask.Selector, to be indexed, of {self.array!r}>"
 
+    @names_array(attrgetter("array.where"))
     def __getitem__(self, key: Any) -> Any:
         """Return the selected elements, or fields of them; a scalar where NumPy returns one."""
         if self.array.dtype.names is not None:
@@ -335,6 +336,7 @@ class IndexAccessor:
                 return self[rest][fields]
         return read_selection(self.array, self.parse(key, self.array.shape))[()]
 
+    @names_array(attrgetter("array.where"))
     def __setitem__(self, key: Any, value: Any) -> None:
         """Write the selected elements, with NumPy's broadcasting and casting."""
         write_selection(self.array, self.parse(key, self.array.shape), value)
@@ -349,6 +351,7 @@ class LazySelector:
     parse: Parser
     """Parser of the index."""
 
+    @names_array(attrgetter("view.array.where"))
     def __getitem__(self, key: Any) -> View:
         """Return the selection as a view, without reading it."""
         return self.view.selected(self.parse(key, self.view.shape))
@@ -431,6 +434,7 @@ class View(MadeBy):
 
     # --- selecting --------------------------------------------------------------------------------
 
+    @names_array(attrgetter("array.where"))
     def __getitem__(self, key: Any) -> View:
         """Select from the view by NumPy's indexing, without reading it."""
         return self.selected(parse_numpy(key, self.shape))

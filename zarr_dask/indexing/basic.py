@@ -8,9 +8,9 @@ dimensions, reverses those with negative steps and adds the new axes. Pure; know
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping, Sequence
-from functools import lru_cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache, wraps
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 
@@ -30,11 +30,37 @@ __all__ = [
     "has_lists",
     "index_of",
     "is_list",
+    "names_array",
     "parse_basic",
     "parse_plain",
     "position_of",
     "split_fields",
 ]
+
+
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+
+def names_array(where: Callable[[Any], str]) -> Callable[[Method], Method]:
+    """Name the array in errors of the selection that a method is given.
+
+    Parameters
+    ----------
+    where
+        Returns store and path, given the object that has the method.
+    """
+
+    def decorate(method: Method) -> Method:
+        @wraps(method)
+        def named(self: Any, *args: Any, **options: Any) -> Any:
+            try:
+                return method(self, *args, **options)
+            except SelectionError as error:
+                raise error.of(where(self)) from error.__cause__
+
+        return cast("Method", named)
+
+    return decorate
 
 
 class Selection(NamedTuple):
