@@ -259,3 +259,24 @@ def test_a_file_of_another_format_is_answered_by_a_command(tmp_path, start, word
     said = " ".join(run("info", tmp_path / "file", code=3).stderr.split())
     assert words in said
     assert "zarr_dask." not in said
+
+
+@pytest.mark.parametrize("command", ["info", "tree", "ls", "head", "digest", "verify", "delete"])
+def test_two_locations_of_a_command_that_takes_one(tmp_path, run_zarr, command, monkeypatch):
+    """As of a pattern that the shell has expanded; the second one is no path below the first."""
+    zd.save(tmp_path / "b.zarr", np.zeros(3))
+    monkeypatch.chdir(tmp_path)
+    said = run(command, "run.zarr", "b.zarr", code=2).stderr
+    assert "'b.zarr' is a location of its own" in " ".join(said.split())
+    assert "call the command once for each" in " ".join(said.split())
+    run(command, "run.zarr", "s3://bucket/b.zarr", code=2)
+    said = run(command, "run.zarr", "land", "c.zarr", code=2).stderr
+    assert "takes one location, URL, and the PATH" in " ".join(said.split())
+    assert zd.open("b.zarr").shape == (3,)
+
+
+def test_a_path_below_a_location_may_be_that_of_a_folder_beside_it(tmp_path, run_zarr, monkeypatch):
+    zd.create_group(tmp_path / "sea")
+    monkeypatch.chdir(tmp_path)
+    assert "temp" in run("info", "run.zarr", "sea").stdout
+    assert "there is no 'mountain" in run("info", "run.zarr", "mountain", code=3).stderr

@@ -447,7 +447,7 @@ def _with_option_meant(error: click.NoSuchOption) -> click.NoSuchOption:
 
 
 def _meant_by_argument(error: click.UsageError) -> str:
-    """Return a hint for an argument too many: lengths, or the format that the zarr command has."""
+    """Return a hint for an argument too many: lengths, another location, or a format."""
     found = _TOO_MANY.search(error.message)
     command = error.ctx.command if error.ctx is not None else None
     if found is None or command is None:
@@ -458,6 +458,8 @@ def _meant_by_argument(error: click.UsageError) -> str:
         return " SRC and DST are one node each: SRC/NAME is the one of a name."
     if command.name == "migrate":
         return " The format is given by an option: migrate SRC DST --format v3."
+    if any(param.name == "path" for param in command.params):
+        return " The command takes one location, URL, and the PATH of a node below it."
     return ""
 
 

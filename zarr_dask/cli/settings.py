@@ -12,12 +12,15 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import click
 from click.shell_completion import CompletionItem
 
+import zarr_dask as zd
 from zarr_dask._util.display import escape_control_chars
+from zarr_dask.errors import ZarrDaskError
 from zarr_dask.stores.open import BACKEND
 from zarr_dask.stores.option_mapping import SCHEMES, WEB
 from zarr_dask.stores.secrets import public_options
@@ -357,6 +360,38 @@ class _LocationType(click.ParamType[str]):
         return [CompletionItem(incomplete, type="file")]
 
 
+class _PathType(click.ParamType[str]):
+    """The path of a node below a location, not another location."""
+
+    name = "text"
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return the path."""
+        url = str(ctx.params.get("url", "")) if ctx is not None else ""
+        if _is_location(url, value):
+            self.fail(
+                f"{value!r} is a location of its own, but PATH names a node below URL: call the "
+                "command once for each location.",
+                param,
+                ctx,
+            )
+        return value
+
+
+def _is_location(url: str, path: str) -> bool:
+    """True for a URL, and for a hierarchy in a local file or folder that is not below another."""
+    if "://" in path:
+        return True
+    is_below = not Path(url).is_dir() or Path(url, path).exists()
+    if is_below or not path or not Path(path).exists():
+        return False
+    try:
+        zd.open(path)
+    except ZarrDaskError:
+        return False
+    return True
+
+
 def add_settings(command: click.Command) -> None:
     """Give a command, and those below it, the options of every command.
 
@@ -364,7 +399,7 @@ def add_settings(command: click.Command) -> None:
     """
     for param in command.params:
         if isinstance(param, click.Argument) and param.type is click.STRING:
-            param.type = param.type if param.name == "path" else _LocationType()
+            param.type = _PathType() if param.name == "path" else _LocationType()
     taken = {name for param in command.params for name in param.opts}
     for option in _options_of_all():
         option.name = f"setting_{option.name}"  # a command may have another one of this name
