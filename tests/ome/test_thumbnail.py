@@ -17,7 +17,7 @@ from PIL import Image as Pillow
 import zarr_dask as zd
 from zarr_dask.cli import main
 from zarr_dask.errors import DataTypeError, GridError, MissingDependencyError
-from zarr_dask.ome.mosaic import mosaic_picture
+from zarr_dask.ome.plate_picture import mosaic_picture
 from zarr_dask.ome.png import png
 from zarr_dask.stores import MemoryStore
 from zarr_dask.stores.wrappers.base import Recording

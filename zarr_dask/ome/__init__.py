@@ -1,8 +1,8 @@
 """OME-Zarr, the format of bioimaging, of versions 0.4 and 0.5: images, plates, and their rules.
 
-`model` holds metadata as values, `read` opens images and `plates` plates. `rules` and
+`model` holds metadata as values, `stored_image` opens images and `plates` plates. `rules` and
 `validate_metadata` check metadata against the specification, `migrate_hierarchy` converts a
-hierarchy to another version, `picture` and `mosaic` draw small pictures. `write` writes images:
+hierarchy to another version, `picture` and `plate_picture` draw small ones. `write` writes images:
 `build_metadata` makes their metadata, `downsample_factors` chooses their levels, `grids` makes
 their arrays, `downsample` makes coarser pixels, and `pyramid` plans the super-cells in which
 `pyramid_task` writes all levels. `plan` holds the result of planning; `image_lifecycle` and `job`
@@ -34,8 +34,8 @@ from zarr_dask.ome.migrate_hierarchy import (
 from zarr_dask.ome.model import Metadata, detect_version, from_attributes
 from zarr_dask.ome.plan import ImageUpdatePlan, ImageWritePlan
 from zarr_dask.ome.plates import Plate, Well, open_plate
-from zarr_dask.ome.read import Image, Level, open  # noqa: A004  (zd.ome.open, as zd.open)
 from zarr_dask.ome.rules import Violation
+from zarr_dask.ome.stored_image import Image, Level, open  # noqa: A004  (zd.ome.open, as zd.open)
 from zarr_dask.ome.thumbnail import thumbnail
 from zarr_dask.ome.update_levels import plan_update, update
 from zarr_dask.ome.validate_metadata import validate, validate_attributes

@@ -46,7 +46,7 @@ from zarr_dask.journal.claims import sweep_claims
 from zarr_dask.ome.append_blocks import append_at, finish_append
 from zarr_dask.ome.pixel_source import Budget
 from zarr_dask.ome.plan import ImageWritePlan
-from zarr_dask.ome.read import Image, open  # noqa: A004  (zd.ome.open)
+from zarr_dask.ome.stored_image import Image, open  # noqa: A004  (zd.ome.open)
 from zarr_dask.ome.write import plan_write
 from zarr_dask.stores.base import Store, is_remote
 from zarr_dask.stores.open import Location, open_store

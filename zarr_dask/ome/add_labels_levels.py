@@ -36,7 +36,7 @@ from zarr_dask.ome.model import Dataset, Metadata, detect_version, from_attribut
 from zarr_dask.ome.pixel_source import Budget, make_pyramid_plan
 from zarr_dask.ome.plan import ImageWritePlan
 from zarr_dask.ome.pyramid_plan import PyramidPlan
-from zarr_dask.ome.read import Image, open  # noqa: A004  (zd.ome.open)
+from zarr_dask.ome.stored_image import Image, open  # noqa: A004  (zd.ome.open)
 from zarr_dask.ome.validate_metadata import find
 from zarr_dask.ome.write import plan_of
 from zarr_dask.stores.base import join

@@ -51,7 +51,7 @@ from zarr_dask.ome.downsample_factors import downsampled_shape, factors_between
 from zarr_dask.ome.pixel_source import Budget
 from zarr_dask.ome.plan import claim_images
 from zarr_dask.ome.pyramid_plan import PyramidPlan
-from zarr_dask.ome.read import Image, open  # noqa: A004  (zd.ome.open)
+from zarr_dask.ome.stored_image import Image, open  # noqa: A004  (zd.ome.open)
 from zarr_dask.stores.open import Location
 
 if TYPE_CHECKING:

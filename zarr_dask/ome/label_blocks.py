@@ -31,7 +31,7 @@ from zarr_dask.jobs.write.staging import labels_folder, temporary_base
 from zarr_dask.jobs.write.target import WriteReport
 from zarr_dask.ome.add_labels_levels import plan_write_labels
 from zarr_dask.ome.job import ImageProgress
-from zarr_dask.ome.read import Image, open  # noqa: A004  (zd.ome.open)
+from zarr_dask.ome.stored_image import Image, open  # noqa: A004  (zd.ome.open)
 from zarr_dask.stores.base import Store
 from zarr_dask.stores.open import Location, open_store
 

@@ -26,7 +26,7 @@ from zarr_dask.jobs.engine.progress_bars import bar
 from zarr_dask.jobs.rechunk.rechunk import Progress
 from zarr_dask.ome.job import ImageProgress
 from zarr_dask.ome.levels import Level
-from zarr_dask.ome.read import Image, open  # noqa: A004  (zd.ome.open)
+from zarr_dask.ome.stored_image import Image, open  # noqa: A004  (zd.ome.open)
 from zarr_dask.ome.tables import check_table_name, write_table
 from zarr_dask.stores.open import Location
 

@@ -27,9 +27,9 @@ from zarr_dask.jobs.engine.plan import pluralize
 from zarr_dask.ome.field_mosaic import FieldMosaic, check_alike
 from zarr_dask.ome.html import plate_html
 from zarr_dask.ome.model import Metadata, PlateLayout, WellFields, from_attributes
-from zarr_dask.ome.mosaic import mosaic_picture
 from zarr_dask.ome.picture import picture_of_fields
-from zarr_dask.ome.read import Image, Level, image_of, node_named
+from zarr_dask.ome.plate_picture import mosaic_picture
+from zarr_dask.ome.stored_image import Image, Level, image_of, node_named
 from zarr_dask.stores.open import Location
 
 if TYPE_CHECKING:

@@ -33,7 +33,7 @@ from zarr_dask.ome.model import Channel, Metadata, from_attributes
 from zarr_dask.ome.picture import full_range
 from zarr_dask.ome.plates import open_plate
 from zarr_dask.ome.png import png
-from zarr_dask.ome.read import Image, image_of
+from zarr_dask.ome.stored_image import Image, image_of
 from zarr_dask.ome.thumbnail import thumbnail
 from zarr_dask.ome.validate_metadata import series_of
 from zarr_dask.stores.base import Range, join

@@ -13,7 +13,7 @@ from zarr_dask.hierarchy.open_node import open_group
 from zarr_dask.ome.model import from_attributes
 from zarr_dask.ome.picture import picture
 from zarr_dask.ome.plates import Plate, Well, open_plate
-from zarr_dask.ome.read import Image, image_of, open  # noqa: A004  (zd.ome.open)
+from zarr_dask.ome.stored_image import Image, image_of, open  # noqa: A004  (zd.ome.open)
 from zarr_dask.ome.validate_metadata import series_of
 from zarr_dask.stores.open import Location
 

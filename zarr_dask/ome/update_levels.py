@@ -15,7 +15,7 @@ from zarr_dask.ome.downsample import Method, Reduce
 from zarr_dask.ome.job import ImageProgress
 from zarr_dask.ome.pixel_source import Budget
 from zarr_dask.ome.plan import ImageUpdatePlan
-from zarr_dask.ome.read import open  # noqa: A004  (zd.ome.open)
+from zarr_dask.ome.stored_image import open  # noqa: A004  (zd.ome.open)
 from zarr_dask.stores.open import Location
 
 if TYPE_CHECKING:

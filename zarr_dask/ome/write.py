@@ -28,7 +28,7 @@ from zarr_dask.ome.images import ImageOptions, PlannedImage, plan_image, plan_la
 from zarr_dask.ome.job import ImageProgress
 from zarr_dask.ome.model import Metadata
 from zarr_dask.ome.plan import ImageWritePlan
-from zarr_dask.ome.read import Image, Level, image_of
+from zarr_dask.ome.stored_image import Image, Level, image_of
 from zarr_dask.stores.base import Store, join
 from zarr_dask.stores.open import Location
 
