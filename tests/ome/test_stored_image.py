@@ -391,3 +391,12 @@ def test_one_channel_takes_one_name():
     assert [one.label for one in zd.ome.open(store).metadata.omero.channels] == ["DAPI"]
     with pytest.raises(MetadataError, match="2 names"):
         zd.ome.write(pixels(2, 4, 4), {}, axes="cyx", channels="DAPI")
+
+
+@pytest.mark.parametrize("name", ["read", "mosaic", "open_image"])
+def test_names_of_natural_calls_are_none_of_modules(name):
+    """A module of the name would be found instead, and is not callable."""
+    code = f"import zarr_dask.ome.serve, zarr_dask.ome.plates, zarr_dask as zd; zd.ome.{name}('a')"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert "AttributeError" in done.stderr
+    assert "open(url)" in done.stderr or "open_plate(url).mosaic()" in done.stderr

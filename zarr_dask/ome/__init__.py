@@ -88,7 +88,7 @@ _INSTEAD = {
     "AICSImage": "convert(file, url) writes TIFF; write(pixels, url) what other readers give.",
     **dict.fromkeys(("add_levels", "scale"), "add_level(url) adds one, write(levels=...) all."),
     **dict.fromkeys(
-        ("imread", "imwrite", "load", "open_image", "parse_url", "Reader", "read_image"),
+        ("imread", "imwrite", "load", "open_image", "parse_url", "read", "Reader", "read_image"),
         "open(url) opens an image, write(pixels, url) writes one.",
     ),
     **dict.fromkeys(
@@ -103,6 +103,10 @@ _INSTEAD = {
         ("from_ngff_zarr", "open_ome_zarr", "OMEZarr"), "open(url) opens what is stored."
     ),
     "Scaler": "write(method=..., factors=...) says how levels are made.",
+    "mosaic": (
+        "open_plate(url).mosaic() places all wells side by side, open_plate(url)['A/1'].mosaic() "
+        "the images of one well."
+    ),
     **dict.fromkeys(("plate", "read_plate"), "open_plate(url) opens, write_plate writes one."),
     **dict.fromkeys(
         ("append_frame", "append_time"), "append(url, values, axis='t') appends along an axis."
