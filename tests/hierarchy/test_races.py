@@ -158,6 +158,17 @@ def test_a_node_that_is_removed_right_after_it_was_renamed_is_returned(tmp_path,
     assert root.rename("a", "b").attributes["id"] == 1
 
 
+def test_a_node_that_is_migrated_when_it_is_renamed_is_returned_in_its_new_format(tmp_path):
+    """The group was opened before, and is of the old format."""
+    root = str(tmp_path / "h.zarr")
+    group = zd.create_group(root, format="v2")
+    zd.create_array(group, "a", data=VALUES, chunks=4)
+    zd.migrate(root, remove_old=True)
+    renamed = group.rename("a", "b")
+    assert (renamed.path, renamed.format, renamed[...].tolist()) == ("b", "v3", VALUES.tolist())
+    assert list(zd.open_group(root)) == ["b"]
+
+
 def test_renaming_waits_until_what_was_there_has_been_removed(tmp_path, monkeypatch):
     root = zd.create_group(tmp_path)
     for name in "ab":

@@ -43,6 +43,7 @@ from zarr_dask.formats.base import (
     where,
 )
 from zarr_dask.formats.consolidated import Consolidated, consolidating_path, without_consolidated
+from zarr_dask.formats.detect import read_node
 from zarr_dask.formats.handles import opened
 from zarr_dask.hierarchy.absent_node import MOST_NAMED, names_beside
 from zarr_dask.hierarchy.create_node import check_is_such, create_array, put_group
@@ -452,7 +453,21 @@ class Group(NodeNames, MutableMapping[str, "Array | Group"]):
         """
         from zarr_dask.hierarchy.edit import rename_node
 
-        return rename_node(self.store, self._below(old), self._below(new), lambda: self[new])
+        return rename_node(
+            self.store, self._below(old), self._below(new), lambda: self._renamed(new)
+        )
+
+    def _renamed(self, path: str) -> Array | Group:
+        """Return a node that has just got this path, in the format that it has by now.
+
+        A migration may have removed its metadata of the group's format.
+        """
+        try:
+            return self[path]
+        except NodeKeyError:
+            store, below = without_consolidated(self.store), self._below(path)
+            node_format, meta = read_node(store, below, None, self.options)
+            return node_of(store, below, meta, node_format, self.options)
 
     def stale(self) -> list[str]:
         """Return paths whose consolidated metadata differ from the metadata of the nodes.

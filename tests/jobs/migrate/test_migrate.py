@@ -816,6 +816,80 @@ def test_what_changes_when_the_new_document_comes_is_not_lost(old, remove_old, c
     assert (len(after), after.attributes.get("late")) in {(length, 1), (length + 1, None)}
 
 
+class Interrupting(MemoryStore):
+    """Calls a function before the first use of a key by a method."""
+
+    def interrupt(self, method: str, key: str, call) -> Interrupting:
+        self.calls = {(method, key): call}
+        return self
+
+    def _look(self, method: str, key: str) -> None:
+        call = getattr(self, "calls", {}).pop((method, key), None)
+        if call is not None:
+            call()
+
+    def set(self, key, buffers):
+        self._look("set", key)
+        super().set(key, buffers)
+
+    def delete(self, key):
+        self._look("delete", key)
+        super().delete(key)
+
+    def size(self, key):
+        self._look("size", key)
+        return super().size(key)
+
+
+@pytest.mark.parametrize("change", ["attributes", "append"])
+def test_what_others_make_of_a_new_document_is_not_taken_for_a_fault(old, change):
+    """They see it before the migration reads it again, and its end is not known to them."""
+    changes = {
+        "attributes": lambda a: a.update_attributes({"late": 1}),
+        "append": lambda a: a.append(a[:1]),
+    }
+    length = len(zd.open_array(old, "c"))
+
+    def change_it():
+        changes[change](zd.open_array(old, "c", mode="r+", format="v3"))
+
+    zd.migrate(Interrupting(old).interrupt("set", "zarr.json", change_it), remove_old=True)
+    after = zd.open_array(old, "c")
+    assert (len(after), after.attributes.get("late")) in {(length, 1), (length + 1, None)}
+    assert not any(key.endswith((".zarray", ".zattrs", ".zgroup")) for key in old)
+
+
+@pytest.mark.filterwarnings("ignore:.*has documents of the formats")
+@pytest.mark.filterwarnings("ignore::zarr_dask.errors.MixedFormatsWarning")
+@pytest.mark.parametrize("removed", [False, True])
+def test_a_node_that_goes_before_it_is_read_again_is_no_lie_of_the_store(old, removed):
+    group = zd.open_group(old, mode="r+")
+
+    def go():
+        zd.delete(old, "c") if removed else group.rename("c", "d")
+
+    with pytest.raises(MetadataChangedError, match="removed or renamed"):
+        zd.migrate(Interrupting(old).interrupt("set", "zarr.json", go), remove_old=True)
+    zd.migrate(old, remove_old=True)
+    assert set(zd.open_group(old)) >= ({"a"} if removed else {"a", "d"})
+
+
+@pytest.mark.filterwarnings("ignore:.*has documents of the formats")
+def test_a_node_of_the_old_format_at_the_path_of_one_that_was_renamed_stays(old):
+    """The migration removes the metadata of those that it has migrated."""
+    group = zd.open_group(old, mode="r+")
+
+    def replace_it():
+        group.rename("c", "d")
+        zd.create_array(old, "c", data=np.arange(3), format="v2")
+
+    # the first old metadata that are removed
+    first = min(key for key in old if key.startswith("a/b/.z"))
+    zd.migrate(Interrupting(old).interrupt("delete", first, replace_it), remove_old=True)
+    assert zd.open_array(old, "c", format="v2")[...].tolist() == [0, 1, 2]
+    assert zd.open_array(old, "d").format == "v3"
+
+
 def test_old_metadata_are_not_changed_in_silence_beside_new_ones(old):
     array = zd.open_array(old, "c", mode="r+")
     more = da.from_array(array[:1], chunks=-1)

@@ -19,7 +19,7 @@ from typing import Any
 from zarr_dask._util.display import InWords
 from zarr_dask._util.lazy_names import hides
 from zarr_dask.errors import MetadataChangedError, MigrationError, StoreError, ValidationProblem
-from zarr_dask.formats.base import ArrayMeta, GroupMeta, read_documents, where
+from zarr_dask.formats.base import ArrayMeta, GroupMeta, NodeMeta, read_documents, where
 from zarr_dask.formats.consolidated import consolidated_key, warn_stale_consolidated
 from zarr_dask.hierarchy.exclusive import editing
 from zarr_dask.jobs.engine.plan import format_bytes, pluralize
@@ -335,10 +335,23 @@ class MigrationPlan(Priced, InWords):
             again = None if after is None else spelled.documents(after, node.path)
             wanted = None if node.after is None else spelled.documents(node.after, node.path)
             if texts != node.documents or again != wanted:
-                raise StoreError(
-                    f"the new documents of {where(target, node.path)} do not say what was just "
-                    "written to them. The old keys and documents are untouched."
-                )
+                self._check_changed_by_others(node, after)
+
+    def _check_changed_by_others(self, node: NodePlan, after: NodeMeta | None) -> None:
+        """Raise unless a node has other metadata by now because another process has changed it.
+
+        Who opens it finds the new metadata, and may append or add attributes as soon as they exist.
+        """
+        at, kept = where(self.route.target, node.path), "The old keys and documents are untouched."
+        if self.route.in_place and after is None:
+            raise MetadataChangedError(
+                f"the new documents of {at} have gone: another process has removed or renamed the "
+                f"node, or the store has lost them. {kept} Run the migration again."
+            )
+        if not (self.route.in_place and _is_changed(node.after, after)):
+            raise StoreError(
+                f"the new documents of {at} do not say what was just written to them. {kept}"
+            )
 
     # --- removing old metadata and objects --------------------------------------------------------
 
@@ -353,11 +366,10 @@ class MigrationPlan(Priced, InWords):
         route = self.route
         removed = 0 if route.replaced else self._remove_keys(self._old_consolidated)
         for node in _children_first(self.nodes):
-            keys = old_documents(route, node)
             if route.replaced:
-                removed += self._remove_objects(node) + self._remove_keys(keys)
+                removed += self._remove_objects(node) + self._remove_documents(node)
             else:
-                removed += self._remove_keys(keys) + self._remove_objects(node)
+                removed += self._remove_documents(node) + self._remove_objects(node)
         if route.replaced:
             removed += self._remove_keys(self._old_consolidated)
             for prefix in route.source_format.prefixes(""):
@@ -376,6 +388,19 @@ class MigrationPlan(Priced, InWords):
         keys = [consolidated_key(node.path, node.node_format) for node in groups]
         keys.append(consolidated_key(route.path, route.source_format))  # of a new root
         return [*group, *dict.fromkeys(key for key in keys if key is not None)]
+
+    def _remove_documents(self, node: NodePlan) -> int:
+        """Remove the old metadata of a node, unless another process has removed or renamed it.
+
+        What has the path by then is not this node.
+        """
+        with editing(self.route.target, node.path):
+            if not self._is_there(node):
+                return 0
+            return self._remove_keys(old_documents(self.route, node))
+
+    def _is_there(self, node: NodePlan) -> bool:
+        return all(self.route.target.size(key) is not None for key in node.documents)
 
     def _remove_keys(self, keys: Sequence[str]) -> int:
         target = self.route.target
@@ -412,6 +437,13 @@ class _CopyTotals:
         with self._lock:
             self.objects += 1
             self.nbytes += nbytes
+
+
+def _is_changed(before: NodeMeta | None, after: NodeMeta | None) -> bool:
+    """True if a change of a node's attributes or length makes one of the other."""
+    if isinstance(before, ArrayMeta) and isinstance(after, ArrayMeta):
+        return after.is_stored_as(before)
+    return isinstance(before, GroupMeta) and isinstance(after, GroupMeta)
 
 
 def _remove_empty_folder(store: Store, prefix: str) -> None:
