@@ -146,3 +146,27 @@ def test_a_rename_loses_no_object_that_the_store_denies():
     with pytest.raises(StoreError, match="is listed, but the store says that it is not there"):
         zd.open_group(Denying(store), mode="r+").rename("a", "z")
     assert stored(store) == before
+
+
+class Cut(MemoryStore):
+    """Answers with half of a chunk, as a gateway does whose upstream was cut off."""
+
+    def get(self, key: str) -> Buffer | None:
+        value = super().get(key)
+        return value[: len(value) // 2] if value is not None and key.endswith("c/0") else value
+
+    def list_sizes(self, prefix: str) -> Iterator[tuple[str, int]]:
+        return ((key, len(self.values[key])) for key in self.list(prefix))
+
+    def size(self, key: str) -> int | None:
+        return len(self.values[key]) if key in self.values else None
+
+
+def test_a_rename_does_not_replace_objects_by_parts_of_them():
+    values = {}
+    zd.to_zarr(da.from_array(VALUES, chunks=4), values, "a")
+    before = dict(values)
+    group = zd.open_group(Cut(values), mode="r+")
+    with pytest.raises(StoreError, match=r"'a/c/0'.*nothing was renamed"):
+        group.rename("a", "b")
+    assert values == before

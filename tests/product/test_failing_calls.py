@@ -190,29 +190,39 @@ def test_a_process_killed_at_some_calls(tmp_path, name):
         is_killed_once(job, tmp_path / str(number), number, kill_before)
 
 
-def _killed_removal(root: Path, number: int, act) -> None:
+def _killed_removal(root: Path, path: str, number: int, act) -> None:
     with NthCall(number, act):
-        zd.delete(root, "g")
+        zd.delete(root, path)
 
 
 @pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("format", ["v2", "v3"])
+@pytest.mark.parametrize("path", ["g", ""])
 @pytest.mark.parametrize("step", [pytest.param(1, marks=pytest.mark.slow), 25])
-def test_a_removal_of_a_group_is_ended_by_the_same_call(tmp_path, step):
+def test_a_removal_of_a_group_is_ended_by_the_same_call(tmp_path, step, path, format):
     """Its document goes first, so that the nodes below it have lost their group."""
     for number in count(step, step):
-        root = tmp_path / f"{number}.zarr"
-        for path, values in (("a", VALUES), ("g/b", HALF), ("g/h/c", VALUES)):
-            zd.create_array(root, path, shape=values.shape, dtype="i4", chunks=3)[...] = values
+        root = tmp_path / f"{number}" / "h.zarr"
+        options = {"dtype": "i4", "chunks": 3, "format": format}
+        for name, values in (("a", VALUES), ("g/b", HALF), ("g/h/c", VALUES)):
+            zd.create_array(root, name, shape=values.shape, **options)[...] = values
         process = get_context("fork").Process(
-            target=_killed_removal, args=(root, number, kill_after)
+            target=_killed_removal, args=(root, path, number, kill_after)
         )
         process.start()
         process.join()
-        for path, values in (("g/b", HALF), ("g/h/c", VALUES)):
+        for name, values in (("g/b", HALF), ("g/h/c", VALUES)):
             with suppress(NodeNotFoundError):
-                np.testing.assert_array_equal(zd.open_array(root, path)[...], values)
+                np.testing.assert_array_equal(zd.open_array(root, name)[...], values)
         with suppress(NodeNotFoundError):
-            zd.delete(root, "g")
-        assert list(zd.open_group(root)) == ["a"]
+            zd.delete(root, path)
+        left = [one.relative_to(root) for one in root.rglob("*")]
+        if path:
+            assert list(zd.open_group(root)) == ["a"]
+            assert not any(one.parts[0] == path for one in left)
+        else:
+            assert not left
+        beside = root.parent.rglob(f"{root.name}.zarr-dask/**/*")
+        assert not any(one.is_file() for one in beside)
         if process.exitcode == 0:
             return

@@ -712,8 +712,8 @@ class Array(ArrayNames):
         """Resize the array in the store. Returns the array itself, which has the new shape.
 
         Only the metadata change; stored objects are kept. Elements outside the new shape reappear
-        when the array grows back, unless they are pruned. No other job may write to the array
-        meanwhile.
+        when the array grows back, unless they are pruned, and so do those of appends that failed.
+        No other job may write to the array meanwhile.
 
         Parameters
         ----------
@@ -901,6 +901,7 @@ class Array(ArrayNames):
         """
         from zarr_dask.array.append_batch import AppendBatch
         from zarr_dask.formats.concurrent_edit import (
+            check_still_shown,
             reload_metadata,
             see_node,
             write_changed_documents,
@@ -921,6 +922,7 @@ class Array(ArrayNames):
                     self.follow(found)
             before = self.meta
             seen = see_node(*place, self.options)
+            check_still_shown(*place)
             grown = [reload_metadata(*place, before, self.options, seen)]
             before.check_writable(self.where)
 
@@ -982,6 +984,7 @@ def _append(array: Array, more: np.ndarray, axis: int) -> ArrayMeta:
     """Write elements at the end, which this process has claimed, and return the new metadata."""
     from zarr_dask.array.resize import append_region
     from zarr_dask.formats.concurrent_edit import (
+        check_still_shown,
         reload_metadata,
         see_node,
         write_changed_documents,
@@ -990,6 +993,7 @@ def _append(array: Array, more: np.ndarray, axis: int) -> ArrayMeta:
     shape, region = append_region(array.shape, more.shape, axis)
     place, options = (array.store, array.path, array.node_format), array.options
     seen = see_node(*place, options)
+    check_still_shown(*place)
     longer = _reshaped(array, reload_metadata(*place, array.meta, options, seen), shape)
     _write_behind(array, longer, region, more)
     return write_changed_documents(

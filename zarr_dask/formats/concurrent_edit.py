@@ -8,7 +8,7 @@ follows from the last look at them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -320,35 +320,65 @@ def _put_latest(
 
     with nullcontext() if tagged is not None else one_by_one(store, keys[0]):
         until_put(f"the metadata of {where(store, path)}", put)
-    check_still_shown(store, path, node_format)
+    check_still_shown(store, path, node_format, latest[0])
     tell_handles(store, path, latest[0])
     return latest[0]
 
 
-def check_still_shown(store: Store, path: str, node_format: Format) -> None:
+def check_still_shown(
+    store: Store, path: str, node_format: Format, changed: NodeMeta | None = None
+) -> None:
     """Raise if a node has metadata of a newer format, which readers prefer.
 
-    Asked after a change of the older ones: a migration looks at them again when it has put the new
-    ones, so that one of both sees the other one.
+    Asked before an append writes elements, since others may have appended beside the newer ones.
+    Asked after a change of the older ones, too: a migration looks at them again when it has put the
+    new ones, so that one of both sees the other one.
+
+    Parameters
+    ----------
+    store, path, node_format
+        The node.
+    changed
+        What the older ones say after a change. Newer ones that say the same were made of them.
 
     Raises
     ------
     MetadataChangedError
         If there are some.
     """
-    newer = takewhile(lambda one: one != node_format, FORMATS if node_format in FORMATS else ())
+    formats = FORMATS if node_format in FORMATS else ()
+    newer = tuple(takewhile(lambda one: one != node_format, formats))
     own = node_format.node_keys(path)
     keys = [key for one in newer for key in one.node_keys(path) if key not in own]
     if not keys:
         return
-    found = without_consolidated(store).get_ranges([(key, Range(0, 1)) for key in keys])
+    held = without_consolidated(store)
+    found = held.get_ranges([(key, Range(0, 1)) for key in keys])
     for key, text in zip(keys, found, strict=True):
-        if text is not None:
+        if text is not None and not (changed and _is_said(held, path, node_format, changed, newer)):
             raise MetadataChangedError(
                 f"{where(store, path)} has newer metadata, {key!r}, by a migration: a change of "
                 f"those of format {node_format.name} is seen by readers of that format alone. Open "
                 "it again, and make the change there."
             )
+
+
+def _is_said(
+    store: Store, path: str, node_format: Format, changed: NodeMeta, newer: Iterable[Format]
+) -> bool:
+    """True if newer metadata have the length and the attributes of older ones."""
+    from zarr_dask.formats.missing_values import FILL_VALUE
+
+    translated = {node_format.names_attribute, FILL_VALUE}
+    for one in newer:
+        found = one.read(store, path, ReadOptions(), found={})
+        if found is not None:
+            said, wanted = (
+                {name: value for name, value in node.attributes.items() if name not in translated}
+                for node in (found, changed)
+            )
+            return said == wanted and not _has_grown(changed, found)
+    return False
 
 
 def _has_grown(before: NodeMeta, after: NodeMeta) -> bool:

@@ -61,18 +61,22 @@ from zarr_dask.hierarchy.walk import implicit_group_formats, is_implied, walk, w
 from zarr_dask.journal import (
     NodeClaim,
     NodeClaims,
+    begin_removal,
     check_not_claimed,
     claim_node,
     claiming_nodes,
     default_place,
     discard_journals,
     end_claims_below,
+    end_removal,
     forget_nodes_above,
     jobs_creating,
+    stopped_removal,
 )
 from zarr_dask.journal.location import check_no_link, is_bare
 from zarr_dask.journal.node_claims import has_claims, sweep_remote_claims
-from zarr_dask.stores.base import Store, is_remote, join
+from zarr_dask.stores.base import Buffer, Store, is_remote, join, list_sizes
+from zarr_dask.stores.capabilities import capabilities_of
 from zarr_dask.stores.compare_and_swap import cas_store_or_none, cas_update
 from zarr_dask.stores.fenced_deletes import fenced_deletes
 from zarr_dask.stores.file_backed import FileStore
@@ -504,8 +508,8 @@ def _leftover_keys(store: Store, prefix: str, meta: ArrayMeta) -> list[str]:
 def delete_node(store: Store, path: str) -> None:
     """Delete the node at a path and all that lies below; of links below, the links alone.
 
-    A removal that was stopped leaves nodes below a group that has no metadata any more: they are
-    removed as well, if there is a group above.
+    What a removal that was stopped has left there is removed as well: nodes below a group that has
+    no metadata any more, and stored objects.
 
     Raises
     ------
@@ -529,12 +533,13 @@ def delete_node(store: Store, path: str) -> None:
     ):
         if not half_removed:
             _check_still_there(store, path, present, claims)
-        elif not _half_removed(store, path):
+        elif formats_at(store, path) or not _half_removed(store, path):
             _refuse_nothing(store, path)
         end_claims_below(store, path)
         if half_removed:
             discard_journals(store, path, is_claimed=True)
             _remove_rest(store, path, half_removed, {})
+            end_removal(store, path)
         else:
             remove_node(store, path, is_claimed=True)
     present = present or half_removed
@@ -553,11 +558,13 @@ def remove_node(store: Store, path: str, *, is_claimed: bool = False) -> None:
     listed = _listed_below(store, path, [candidate for candidate, _ in present])
     if not is_claimed:
         discard_journals(store, path)
+    begin_removal(store, path, [candidate.name for candidate, _ in present])
     for candidate, _ in present:
         _remove_documents(store, path, candidate)
     if is_claimed:  # with the claim: who has it next finds no node
         _discard_journals(store, path)
     _remove_rest(store, path, present, listed)
+    end_removal(store, path)
 
 
 def _discard_journals(store: Store, path: str) -> None:
@@ -686,14 +693,20 @@ def _check_still_there(
     if claims.claims:
         with fenced_deletes(claims.fence):
             _remove_rest(store, path, present, {})
+            end_removal(store, path)
     _refuse_nothing(store, path)
 
 
 def _half_removed(store: Store, path: str) -> list[tuple[Format, NodeMeta | None]]:
-    """Return the formats of nodes below a group without metadata, in a group that has some.
+    """Return the formats of what a removal that was stopped has left at a path.
 
-    Where there is no group above, the path may be a folder that holds hierarchies of others.
+    They are in its record. Where there is none, they are those of nodes below a group without
+    metadata, in a group that has some: elsewhere the path may be a folder that holds hierarchies of
+    others.
     """
+    recorded = stopped_removal(store, path)
+    if recorded:
+        return [(candidate, None) for candidate in FORMATS if candidate.name in recorded]
     if not path or not formats_at(store, path.rpartition("/")[0]):
         return []
     return [(candidate, None) for candidate in implicit_group_formats(store, path, (), ())]
@@ -804,12 +817,13 @@ def _moved_at_once(store: Store, old: str, new: str, formats: Sequence[Format]) 
 def _copy_node(
     store: Store, old: str, new: str, formats: Sequence[Format], fence: Callable[[], None]
 ) -> None:
-    documents, objects = _keys_to_move(store, old, new, formats)
+    documents, objects, sizes = _keys_to_move(store, old, new, formats)
     done: list[str] = []
 
     def copy(pair: tuple[str, str]) -> bool:
         value = store.get(pair[0])
         if value is not None:
+            _check_whole(store, pair[0], value, sizes.get(pair[0]))
             fence()
             done.append(pair[1])
             store.set(pair[1], [value])
@@ -830,6 +844,22 @@ def _copy_node(
             for key in reversed(done):
                 store.delete(key)
         raise
+
+
+def _check_whole(store: Store, key: str, value: Buffer, listed: int | None) -> None:
+    """Raise if a value is not as long as the store says: the rest of what is there would be lost.
+
+    It is asked again if the listing said something else: another process may have put a value.
+    """
+    if listed is None or len(value) == listed:
+        return
+    now = store.size(key)
+    if now != len(value):
+        raise StoreError(
+            f"could not read {key!r} from {store.url}: expected {listed:,} bytes, as it is listed, "
+            f"got {len(value):,}, and the store says now that it has {now}; nothing was renamed. "
+            "Try again; if it remains so, the store does not send what it holds."
+        )
 
 
 def _check_gone(store: Store, key: str) -> None:
@@ -877,10 +907,14 @@ def _check_free(
 
 def _keys_to_move(
     store: Store, old: str, new: str, formats: Sequence[Format]
-) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
-    """Return old and new keys of metadata, in the order of copying, and of all other objects."""
+) -> tuple[list[tuple[str, str]], list[tuple[str, str]], dict[str, int | None]]:
+    """Return old and new keys of metadata, in the order of copying, and of all other objects.
+
+    Return the bytes that are listed by the old keys, too.
+    """
     documents: dict[str, str] = {}
     moves: dict[str, str] = {}
+    sizes: dict[str, int | None] = {}
     for node_format in formats:
         nodes = walk(store, old, node_format, DEFAULT_OPTIONS)
         for below in [*sorted(nodes, key=lambda p: -p.count("/")), ""]:
@@ -891,11 +925,20 @@ def _keys_to_move(
             )
             documents.update(reversed(list(keys)))  # the one that makes the node visible last
         for before, after in zip(node_format.prefixes(old), node_format.prefixes(new), strict=True):
-            moves.update((key, after + key[len(before) :]) for key in store.list(before))
+            found = _listed_sizes(store, before)
+            moves.update((key, after + key[len(before) :]) for key in found)
+            sizes |= found
         if not moves:
             check_listed(store, node_format.data_prefix(old), node_format.node_keys(old))
     objects = [(key, target) for key, target in moves.items() if key not in documents]
-    return list(documents.items()), objects
+    return list(documents.items()), objects, sizes
+
+
+def _listed_sizes(store: Store, prefix: str) -> dict[str, int | None]:
+    """Return the keys below a prefix, and the bytes of their values if the listing has them."""
+    if capabilities_of(store).list_sizes:
+        return dict(list_sizes(store, prefix))
+    return dict.fromkeys(store.list(prefix))
 
 
 # --- consolidated metadata ------------------------------------------------------------------------

@@ -14,6 +14,7 @@ to do. Writes, rechunkings and simulation output have the same journals.
 `seen_folder`   folders of arrays, to notice that one was replaced
 `incomplete`    messages about a node that a job has not finished
 `finished`      records of finished jobs
+`removals`      records of removals that are under way
 `swap`          replacement of an array by one that was written beside it
 ==============  ==============================================================
 """
@@ -71,6 +72,7 @@ if TYPE_CHECKING:
         forget_nodes_above,
         output_of,
     )
+    from zarr_dask.journal.removals import begin_removal, end_removal, stopped_removal
     from zarr_dask.journal.seen_folder import SeenFolder, see_folder
 
 __all__ = [
@@ -91,6 +93,7 @@ __all__ = [
     "OpenOutput",
     "SeenFolder",
     "StagePart",
+    "begin_removal",
     "check_no_job",
     "check_no_output",
     "check_not_claimed",
@@ -104,6 +107,7 @@ __all__ = [
     "discard_journals",
     "end_claims_below",
     "end_of_array",
+    "end_removal",
     "ended_append",
     "explain_incomplete",
     "forget_nodes_above",
@@ -116,6 +120,7 @@ __all__ = [
     "releasing",
     "remove_empty_folders",
     "see_folder",
+    "stopped_removal",
 ]
 
 __getattr__, __dir__ = lazy_names(
@@ -169,6 +174,7 @@ __getattr__, __dir__ = lazy_names(
             "forget_nodes_above",
             "output_of",
         ),
+        "removals": ("begin_removal", "end_removal", "stopped_removal"),
         "seen_folder": ("SeenFolder", "see_folder"),
     },
 )

@@ -121,6 +121,7 @@ __all__ = [
     "end_of_array",
     "ended_append",
     "holds_no_claims",
+    "remove_rests",
     "sweep_claims",
 ]
 
@@ -948,7 +949,7 @@ def sweep_claims(store: Store, path: str) -> None:
         check_behind_no_link(place)
     except LinkError:
         return  # what lies there is not a job's
-    _remove_rests(place.store, place.prefix)
+    remove_rests(place.store, place.prefix)
     keys = list(place.store.list(place.prefix))
     for key in keys:
         node = f"/{key}".removesuffix(f"/{CLAIM}{HELD}")[1:]
@@ -959,7 +960,7 @@ def sweep_claims(store: Store, path: str) -> None:
     remove_empty_folders(place.store, place.prefix)
 
 
-def _remove_rests(store: FileStore, prefix: str) -> None:
+def remove_rests(store: FileStore, prefix: str) -> None:
     """Remove temporary files of killed processes, and journals without a description."""
     for key, _ in store.list_temporaries(prefix):
         if is_left_by_the_dead(key.rpartition("/")[2]):

@@ -107,6 +107,8 @@ CLAIM = "__append/"
 """Folder of the claim to the end of an array (`zarr_dask.journal.claims`)."""
 JOB = "__job-"
 """Start of the names of journals."""
+REMOVAL = "__removal"
+"""Name of the record of a removal (`zarr_dask.journal.removals`)."""
 _SUFFIX = ".zarr-dask"
 _NO_NAME = re.compile(r"[^A-Za-z0-9._]+")
 _LONGEST_NAME = 60
@@ -326,9 +328,10 @@ def discard_journals(
     A caller that knows the `default_place` of the node passes it.
 
     A caller that has claimed the end of the array (`is_claimed`) gives the claim up with that:
-    there is no node any more. In remote stores the claim to the location stays, which is the
-    caller's or that of a job. Jobs with a journal elsewhere (``journal=``) are not found. Their
-    receipts are not valid for the new node, because that has another creation.
+    there is no node any more. The record of its removal stays. In remote stores the claim to the
+    location stays, which is the caller's or that of a job. Jobs with a journal elsewhere
+    (``journal=``) are not found. Their receipts are not valid for the new node, because that has
+    another creation.
 
     Raises
     ------
@@ -346,10 +349,11 @@ def discard_journals(
         for journal, _ in open_journals(place):
             journal.check_not_locked(where(store, path))
             journal.discard_session()
-    own = f"{place.prefix}{CLAIM}{HELD}"
+    own, removal = f"{place.prefix}{CLAIM}{HELD}", f"{place.prefix}{REMOVAL}"
+    kept = {own, removal} if is_claimed else {own}
     try:
         if is_remote(place.store):
-            old = [key for key in place.store.list(place.prefix) if key != own]
+            old = [key for key in place.store.list(place.prefix) if key not in kept]
             parallel_for(place.store.delete, old, None)
             return
         if not any(place.store.list_dir(place.prefix)):
@@ -359,8 +363,19 @@ def discard_journals(
     if isinstance(place.store, FileStore):
         keys = (key for key in place.store.list(place.prefix) if not is_claimed or key != own)
         check_not_locked(place.store, keys, where(store, path))
-    place.store.delete_prefix(place.prefix)
+    if is_claimed and place.store.size(removal) is not None:
+        _remove_all_but(place, removal)
+    else:
+        place.store.delete_prefix(place.prefix)
     remove_empty_folders(place.store, place.prefix)
+
+
+def _remove_all_but(place: JournalLocation, kept: str) -> None:
+    keys, folders = place.store.list_dir(place.prefix)
+    for key in {*keys, *(one.rstrip("/") for one in folders)} - {kept}:
+        place.store.delete(key)  # also a link, which has the name of a folder
+    for folder in folders:
+        place.store.delete_prefix(folder)
 
 
 def no_open_journals(store: Store, path: str, own: Collection[str] = ()) -> bool:

@@ -208,7 +208,7 @@ class Store(Protocol):
         ...
 
     def delete_prefix(self, prefix: str) -> None:
-        """Remove every value whose key starts with `prefix`."""
+        """Remove every value whose key starts with `prefix`; metadata before what they describe."""
         ...
 
     def list(self, prefix: str = "") -> Iterator[str]:

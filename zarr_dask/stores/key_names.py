@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterable, Iterator
 from itertools import count
 from typing import Literal
 
 from zarr_dask.stores.process_identity import number_of_process, state_of_number
 
 __all__ = [
+    "in_order_of_removal",
     "is_document",
     "is_left_by_the_dead",
     "is_metadata",
@@ -45,6 +47,23 @@ def is_metadata(key: str) -> bool:
     (True, False)
     """
     return is_document(key) and "/__" not in f"/{key}"
+
+
+def in_order_of_removal(keys: Iterable[str], most: int) -> Iterator[list[str]]:
+    """Yield keys that are to be deleted, at most so many at a time, those of metadata first.
+
+    Readers then find no array, rather than one whose objects are missing.
+
+    Examples
+    --------
+    >>> list(in_order_of_removal(["a/c/0", "a/zarr.json", "b/c/0", "b/c/1"], 2))
+    [['a/zarr.json'], ['a/c/0', 'b/c/0'], ['b/c/1']]
+    """
+    documents, others = list[str](), list[str]()
+    for key in keys:
+        (documents if is_document(key) else others).append(key)
+    for some in (documents, others):
+        yield from (some[start : start + most] for start in range(0, len(some), most))
 
 
 _NAME = re.compile(r"\.zarr-dask-([0-9a-f]{16})\.tmp")

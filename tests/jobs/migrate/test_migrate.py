@@ -816,6 +816,48 @@ def test_what_changes_when_the_new_document_comes_is_not_lost(old, remove_old, c
     assert (len(after), after.attributes.get("late")) in {(length, 1), (length + 1, None)}
 
 
+@pytest.mark.parametrize("way", ["append", "batch", "to_zarr"])
+def test_an_append_beside_new_metadata_writes_over_nothing(old, way):
+    """Others may have appended through the new ones, whose objects are the same."""
+    array = zd.open_array(old, "c", mode="r+")
+    more = np.full_like(array[:1], 9)
+    plan = zd.plan_write(da.from_array(more, chunks=-1), old, "c", append=0)
+    zd.migrate(old)
+    newer = zd.open_array(old, "c", mode="r+", format="v3")
+    wanted = newer.append(newer[:2])[...]
+
+    def append_in_a_batch():
+        with array.batch():
+            array.append(more)
+
+    calls = {"append": lambda: array.append(more), "batch": append_in_a_batch, "to_zarr": plan.run}
+    with pytest.raises(MetadataChangedError, match="newer metadata"):
+        calls[way]()
+    np.testing.assert_array_equal(zd.open_array(old, "c", format="v3")[...], wanted)
+
+
+@pytest.mark.parametrize("change", ["attributes", "append"])
+def test_a_change_that_a_migration_has_seen_is_acknowledged(old, change):
+    """The migration begins after the change, and ends before its maker looks for it."""
+    array = zd.open_array(old, "c", mode="r+")
+    length = len(array)
+
+    class Racing(MemoryStore):
+        def set_if(self, key, buffers, tag):
+            done = super().set_if(key, buffers, tag)
+            if key in {"c/.zarray", "c/.zattrs"}:
+                zd.migrate(old)
+            return done
+
+    array = zd.open_array(Racing(old), "c", mode="r+")
+    if change == "append":
+        assert len(array.append(array[:1])) == length + 1
+    else:
+        array.update_attributes({"late": 1})
+    after = zd.open_array(old, "c", format="v3")
+    assert (len(after), after.attributes.get("late")) in {(length + 1, None), (length, 1)}
+
+
 class Interrupting(MemoryStore):
     """Calls a function before the first use of a key by a method."""
 

@@ -271,6 +271,8 @@ class ArrayTarget:
                 *place, array.meta, array.options
             )  # this task runs again, after the end
             return False
+        if self.before is not None:
+            check_still_shown(*place)
         return True
 
     def _has_grown(self, job: JobRecord | None) -> bool:
@@ -737,7 +739,7 @@ class ArrayTarget:
         place = (array.store, array.path, array.node_format)
         try:
             reload_metadata(*place, array.meta, array.options)
-            check_still_shown(*place)
+            check_still_shown(*place, array.meta)
         except MetadataChangedError:
             return False
         return True

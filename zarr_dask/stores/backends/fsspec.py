@@ -87,6 +87,7 @@ from zarr_dask.stores.error_mapping import (
     words_of,
 )
 from zarr_dask.stores.fenced_deletes import check_may_delete
+from zarr_dask.stores.key_names import in_order_of_removal
 from zarr_dask.stores.listing import PagesSeen
 from zarr_dask.stores.option_mapping import (
     WEB,
@@ -627,14 +628,12 @@ class FsspecStore(HoldsCredentials):
             self._do("delete", prefix, lambda: fs.rm(folder, recursive=True))
             return
         paths = [join(root, key) for key in self.list(prefix)]
-        if not is_s3(fs):  # whose `rm` may take the bucket, too, and what is named as the folder
-            map_waiting(
-                lambda path: self._do("delete", path, lambda: self._delete_one(path)), paths
-            )
-            return
-        for first in range(0, len(paths), _BATCH):
-            some = paths[first : first + _BATCH]
-            self._do("delete", prefix, partial(self._delete_several, some))
+        for some in in_order_of_removal(paths, _BATCH):
+            if is_s3(fs):
+                self._do("delete", prefix, partial(self._delete_several, some))
+                continue
+            # `rm` may take the bucket, too, and what is named as the folder
+            map_waiting(lambda path: self._do("delete", path, lambda: self._delete_one(path)), some)
 
     def _delete_several(self, paths: Sequence[str]) -> None:
         check_may_delete()

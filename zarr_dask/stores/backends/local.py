@@ -788,7 +788,16 @@ def _empty(root: str) -> None:
 
 
 def _remove_tree(name: str, around: int) -> None:
-    """Remove a folder in an open one, while others may add to it or remove it as well."""
+    """Remove a folder in an open one, while others may add to it or remove it as well.
+
+    Metadata go first: who reads a node meanwhile finds none, or all of its objects.
+    """
+    from zarr_dask.stores.key_names import is_document
+
+    for _, _, files, folder in os.fwalk(name, dir_fd=around):
+        for document in sorted(filter(is_document, files)):
+            with suppress(FileNotFoundError):  # another process was faster
+                os.unlink(document, dir_fd=folder)
     for _ in range(_MOST_WALKS):
         try:
             shutil.rmtree(name, dir_fd=around)

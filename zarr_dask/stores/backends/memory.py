@@ -151,9 +151,11 @@ class MemoryStore:
 
     def delete_prefix(self, prefix: str) -> None:
         """See `zarr_dask.stores.base.Store.delete_prefix`."""
+        from zarr_dask.stores.key_names import in_order_of_removal
+
         with self._lock:
-            for key in list(self.list(prefix)):
-                self.values.pop(key, None)
+            for keys in in_order_of_removal(self.list(prefix), 1):
+                self.values.pop(keys[0], None)
 
     def list(self, prefix: str = "") -> Iterator[str]:
         """See `zarr_dask.stores.base.Store.list`."""

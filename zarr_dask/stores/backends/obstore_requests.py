@@ -59,6 +59,7 @@ from zarr_dask.stores.error_mapping import (
     permanent_reason,
 )
 from zarr_dask.stores.fenced_deletes import check_may_delete
+from zarr_dask.stores.key_names import in_order_of_removal
 from zarr_dask.stores.listing import PagesSeen
 from zarr_dask.stores.option_mapping import WEB, BucketPath, environment_hash, place_of
 from zarr_dask.stores.put_tags import note_tag
@@ -322,9 +323,8 @@ class ObstoreRequests(ConditionalGetMixin):
 
     def delete_prefix(self, prefix: str) -> None:
         """See `zarr_dask.stores.base.Store.delete_prefix`."""
-        keys = [*self.list(prefix)]
-        for start in range(0, len(keys), _BATCH):
-            self._delete_all(prefix, keys[start : start + _BATCH])
+        for keys in in_order_of_removal([*self.list(prefix)], _BATCH):
+            self._delete_all(prefix, keys)
 
     def _delete_all(self, prefix: str, keys: Sequence[str]) -> None:
         def delete() -> bool:

@@ -47,6 +47,7 @@ from zarr_dask.stores.base import (
     join,
 )
 from zarr_dask.stores.error_mapping import library_errors
+from zarr_dask.stores.key_names import in_order_of_removal
 from zarr_dask.stores.secrets import redacted
 from zarr_dask.stores.wrappers.base import ReadOnly
 
@@ -302,8 +303,8 @@ class ZarrPythonStore:
 
     def delete_prefix(self, prefix: str) -> None:
         """See `zarr_dask.stores.base.Store.delete_prefix`."""
-        for key in list(self.list(prefix)):
-            self.delete(key)
+        for keys in in_order_of_removal([*self.list(prefix)], 1):
+            self.delete(keys[0])
 
     def list(self, prefix: str = "") -> Iterator[str]:
         """See `zarr_dask.stores.base.Store.list`."""
