@@ -903,10 +903,12 @@ class Array(ArrayNames):
         from zarr_dask.formats.concurrent_edit import (
             check_still_shown,
             reload_metadata,
+            see_latest_node,
             see_node,
             write_changed_documents,
         )
         from zarr_dask.journal import OnConflict, check_no_output, claimed
+        from zarr_dask.stores.wrappers.confirmed import is_confirmed
 
         check_choice("on_conflict", on_conflict, OnConflict)
         if "_batch" in self.__dict__:
@@ -921,7 +923,8 @@ class Array(ArrayNames):
                 if isinstance(found, ArrayMeta):
                     self.follow(found)
             before = self.meta
-            seen = see_node(*place, self.options)
+            look = see_latest_node if is_confirmed(self.store) else see_node
+            seen = look(*place, self.options)
             check_still_shown(*place)
             grown = [reload_metadata(*place, before, self.options, seen)]
             before.check_writable(self.where)
@@ -986,13 +989,16 @@ def _append(array: Array, more: np.ndarray, axis: int) -> ArrayMeta:
     from zarr_dask.formats.concurrent_edit import (
         check_still_shown,
         reload_metadata,
+        see_latest_node,
         see_node,
         write_changed_documents,
     )
+    from zarr_dask.stores.wrappers.confirmed import is_confirmed
 
     shape, region = append_region(array.shape, more.shape, axis)
     place, options = (array.store, array.path, array.node_format), array.options
-    seen = see_node(*place, options)
+    look = see_latest_node if is_confirmed(array.store) else see_node
+    seen = look(*place, options)
     check_still_shown(*place)
     longer = _reshaped(array, reload_metadata(*place, array.meta, options, seen), shape)
     _write_behind(array, longer, region, more)

@@ -44,6 +44,7 @@ __all__ = [
     "change_attributes",
     "check_still_shown",
     "reload_metadata",
+    "see_latest_node",
     "see_node",
     "with_attributes",
     "write_changed_documents",
@@ -133,6 +134,33 @@ def see_node(store: Store, path: str, node_format: Format, options: ReadOptions)
     tags: dict[str, Hashable] = {}
     found = _read(store, cas_store_or_none(store, keys[0]), keys, options, tags)
     return SeenNode(node_format.read(store, path, options, found=found), tags)
+
+
+def see_latest_node(store: Store, path: str, node_format: Format, options: ReadOptions) -> SeenNode:
+    """Look at a node, and have its store confirm that no later metadata are there.
+
+    A cache, or a service that answers with older values for a while, is found out by puts of what
+    was read, on the condition that nothing else is there. A store without conditions is believed.
+
+    Raises
+    ------
+    ConditionalWriteError
+        If the store goes on to answer with something else than what it has.
+    """
+    keys = node_format.node_keys(path)
+    tagged = cas_store_or_none(store, keys[0])
+    if tagged is None:
+        return see_node(store, path, node_format, options)
+    seen: list[SeenNode] = []
+
+    def put(tags: dict[str, Hashable]) -> bool:
+        found = _read(store, tagged, keys, options, tags)
+        seen[:] = [SeenNode(node_format.read(store, path, options, found=found), dict(tags))]
+        texts = {key: text for key, text in found.items() if isinstance(text, bytes)}
+        return _put(store, tagged, texts, tags)
+
+    until_put(f"the metadata of {where(store, path)}", put)
+    return seen[0]
 
 
 def reload_metadata(

@@ -1,6 +1,9 @@
 """Metadata that a store acknowledges and does not keep: `Confirmed` finds it."""
 
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import dask
 import dask.array as da
@@ -12,9 +15,10 @@ import zarr_dask as zd
 from tests.support.fault_proxy import fault_proxy
 from tests.support.lies import LIES, Put
 from tests.support.object_stores import s3_server
-from zarr_dask.errors import StoreError
+from zarr_dask.errors import ConditionalWriteError, MetadataChangedError, StoreError
 from zarr_dask.stores import Confirmed, MemoryStore
 from zarr_dask.stores.backends.memory import MemoryStore as Values
+from zarr_dask.stores.base import WHOLE
 from zarr_dask.stores.wrapper import StoreWrapper
 
 DOCUMENT = "a/zarr.json"
@@ -140,3 +144,68 @@ def test_a_write_that_confirms_its_objects_confirms_its_metadata():
             with pytest.raises(StoreError, match="acknowledged"):
                 zd.write_dataset(dataset, LosingDocuments(MemoryStore(), key), confirm=True)
         zd.write_dataset(dataset, Confirmed(MemoryStore()), confirm=True)
+
+
+class Late(MemoryStore):
+    """Answers with documents as they were, for a number of reads; conditions are kept."""
+
+    reads = 0
+    old: Mapping[str, bytes] = MappingProxyType({})
+
+    def _now(self, key, found):
+        if self.reads and key in self.old:
+            self.reads -= 1
+            return self.old[key]
+        return found
+
+    def get(self, key):
+        return self._now(key, super().get(key))
+
+    def get_ranges(self, requests):
+        found = super().get_ranges(requests)
+        return [self._now(key, one) for (key, _), one in zip(requests, found, strict=True)]
+
+    def get_tagged(self, key, wanted=WHOLE):
+        value, tag = super().get_tagged(key, wanted)
+        now = self._now(key, value)
+        return (value, tag) if now is value else (now, bytes(now))
+
+    def set_if(self, key, buffers, tag):
+        reads, self.reads = self.reads, 0
+        try:
+            return super().set_if(key, buffers, tag)
+        finally:
+            self.reads = reads
+
+
+APPENDS = {
+    "append": lambda store: zd.open_array(store, mode="r+").append([9, 9]),
+    "batch": lambda store: in_a_batch(zd.open_array(store, mode="r+")),
+    "to_zarr": lambda store: zd.to_zarr(np.array([9, 9], "i4"), store, append=0),
+    "confirm": lambda store: zd.to_zarr(
+        np.array([9, 9], "i4"), store.store, append=0, confirm=True
+    ),
+}
+
+
+def in_a_batch(array):
+    with array.batch():
+        array.append([9, 9])
+
+
+@pytest.mark.parametrize("format", ["v2", "v3"])
+@pytest.mark.parametrize("way", APPENDS)
+@pytest.mark.parametrize("reads", range(1, 14))
+def test_an_append_to_a_store_that_answers_late_writes_over_no_other_one(way, reads, format):
+    store = Late()
+    array = zd.create_array(store, shape=(4,), dtype="i4", chunks=2, fill_value=-1, format=format)
+    array[...] = 1
+    document = "zarr.json" if format == "v3" else ".zarray"
+    store.old = {document: bytes(store.get(document))}
+    zd.open_array(store, mode="r+").append([7, 7])
+    store.reads = reads
+    with suppress(MetadataChangedError, ConditionalWriteError):
+        APPENDS[way](Confirmed(store))
+    store.reads = 0
+    found = zd.open_array(store)[...].tolist()
+    assert found in ([1, 1, 1, 1, 7, 7], [1, 1, 1, 1, 7, 7, 9, 9])

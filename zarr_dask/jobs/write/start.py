@@ -384,7 +384,8 @@ class _WriteStart:
         if plan.reuse_prefetched_place and plan.prefetched is not None and plan.before is None:
             target = replace(target, store=plan.prefetched.store)
         before = None if self._is_longer_already() else plan.before
-        asked = ArrayTarget(target, plan.creates, before, token=self.token)
+        confirms = plan.resume.options.confirm
+        asked = ArrayTarget(target, plan.creates, before, token=self.token, confirms=confirms)
         if self.held:
             asked.check_place_once()
         else:

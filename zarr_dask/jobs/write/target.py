@@ -37,6 +37,7 @@ from zarr_dask.formats.base import ArrayMeta
 from zarr_dask.formats.concurrent_edit import (
     check_still_shown,
     reload_metadata,
+    see_latest_node,
     write_changed_documents,
 )
 from zarr_dask.grid.grid import Part, Region
@@ -93,7 +94,7 @@ from zarr_dask.stores.put_tags import noting_tags, version_at, versions_below
 from zarr_dask.stores.retry import Retries, counting_requests, counting_retries
 from zarr_dask.stores.sessions import JobSession, job_session, when_committed
 from zarr_dask.stores.streaming_put import concurrent_puts
-from zarr_dask.stores.wrappers.confirmed import confirmed_if
+from zarr_dask.stores.wrappers.confirmed import confirmed_if, is_confirmed
 
 __all__ = ["ArrayTarget", "Commit", "Finalizer", "WriteReport"]
 
@@ -263,7 +264,10 @@ class ArrayTarget:
         array = self.array
         place = (array.store, array.path, array.node_format)
         try:
-            reload_metadata(*place, self.before or array.meta, array.options)
+            seen = None
+            if self.before is not None and (self.confirms or is_confirmed(array.store)):
+                seen = see_latest_node(*place, array.options)
+            reload_metadata(*place, self.before or array.meta, array.options, seen)
         except MetadataChangedError:
             if self.before is None or not self._has_grown(self._open_job()):
                 raise

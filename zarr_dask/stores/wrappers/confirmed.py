@@ -16,7 +16,7 @@ from zarr_dask.stores.base import Buffer, Store
 from zarr_dask.stores.put_tags import Version, noting_tags, version_at
 from zarr_dask.stores.wrappers.base import ForwardedReads
 
-__all__ = ["Confirmed", "confirmed_if"]
+__all__ = ["Confirmed", "confirmed_if", "is_confirmed"]
 
 _READ_BACK = 1 << 20
 """Bytes of the largest value that is read back; of larger ones length and ETag are compared."""
@@ -30,6 +30,10 @@ class Confirmed(ForwardedReads):
     is compared, and the ETag if the put had one. A conditional put, as of attributes, may have been
     followed by one of another process, which is no error: what differs is one where it is a part of
     what was put, what was there before, or no metadata.
+
+    Before an append writes its first object, the metadata that it has read are put once more on the
+    condition that no others are there: a store that answers with older ones for a while would let
+    it write over the elements of an append that has ended.
 
     Parameters
     ----------
@@ -107,6 +111,11 @@ def _is_json(text: Buffer) -> bool:
     except (ValueError, RecursionError):
         return False
     return True
+
+
+def is_confirmed(store: Store) -> bool:
+    """True if a store is wrapped by `Confirmed`."""
+    return isinstance(store, Confirmed)
 
 
 def confirmed_if(wanted: bool, store: Store) -> Store:
