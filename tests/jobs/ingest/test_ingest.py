@@ -570,6 +570,17 @@ def test_other_packing_is_refused_then_unpacked(tmp_path):
     xr.testing.assert_identical(zd.open_dataset(str(target)).load(), opened(files))
 
 
+def test_each_file_is_unpacked_with_the_digits_of_its_own_scale(tmp_path):
+    """As xarray does: with 64 bits, a scale of 32 would give other values."""
+    files = [str(tmp_path / f"{number}.nc") for number in range(2)]
+    for number, (file, kind) in enumerate(zip(files, (np.float32, np.float64), strict=True)):
+        given = {"dtype": "i2", "scale_factor": kind(0.1), "_FillValue": np.int16(-1)}
+        dataset(4 * number, 4).to_netcdf(file, encoding={"t": given})
+    target = str(tmp_path / "out.zarr")
+    zd.ingest(files, target, concat="time", settle={"packing": "unpack"}, verify=True)
+    check(files, target)
+
+
 def test_other_data_types_are_refused_then_promoted(tmp_path):
     def change(ds):
         return ds.assign(t=ds.t.astype("f8"))

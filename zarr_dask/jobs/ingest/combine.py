@@ -868,7 +868,9 @@ class _Array:
     ) -> Conversion | None:
         if unpacks:
             packing = tuple(_packing(one).items())
-            return replace(change or Conversion(), packing=packing, target=served.dtype)
+            unpacked = unpacked_dtype(one).str
+            made = replace(change or Conversion(), packing=packing, target=served.dtype)
+            return replace(made, unpacked=unpacked)
         if change is not None or _kind(one.dtype) != _kind(served.dtype):
             made = replace(change or Conversion(), masks=_masks(one), target=served.dtype)
             return replace(made, has_nat=_is_decoded_time(one) and _kind(one.dtype) == "int64")

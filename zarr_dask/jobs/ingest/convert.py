@@ -30,6 +30,8 @@ class Conversion:
     """Exact change of units: ``scale * value + offset``."""
     packing: tuple[tuple[str, Any], ...] | None = None
     """Attributes of packed values to unpack, in the form of `encoded`; None to leave them."""
+    unpacked: str = ""
+    """Type string of the file's unpacked values, which may have fewer digits than the result."""
     masks: tuple[float, ...] = ()
     """Numbers that stand for missing values, and stay, if values are not unpacked."""
     has_nat: bool = False
@@ -53,7 +55,7 @@ class Conversion:
             If the target's type cannot hold one of them.
         """
         if self.packing is not None:
-            values = _unpacked(values, dict(self.packing), np.dtype(self.target))
+            values = _unpacked(values, dict(self.packing), np.dtype(self.unpacked))
         wanted = np.dtype(self.target)
         is_nat = values == _NAT if self.has_nat else np.zeros((), bool)
         if self.changes_units:
