@@ -98,12 +98,14 @@ def _written_by(array: Any) -> str:
             "several are written as to_zarr([x, y], url, component=['x', 'y']), those in "
             "memory also as zarr_dask.save(url, x=x, y=y)."
         )
+    if hasattr(array, "to_dask_array"):  # dask's, of tables
+        return "its to_dask_array(lengths=True) is one."
+    if hasattr(array, "to_numpy"):
+        return "its to_numpy() is an array that can be written."
     if isinstance(array, Iterable) and not hasattr(array, "dtype"):
         return "numpy.array(list(values)) makes an array of numbers."
     if _kind(array) == "zarr.Array":
         return "zarr_dask.copy(array, url) copies it, zarr_dask.open(array) opens it here."
-    if hasattr(array, "to_numpy"):
-        return "its to_numpy() is an array that can be written."
     return "dask.array.from_array makes one of what has a shape, a data type and elements."
 
 
