@@ -437,7 +437,7 @@ def _bounds_parents(headers: Sequence[Header]) -> dict[str, str]:
 def _finer(
     files: Sequence[Header], settle: Mapping[str, str], stored: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return the units that are stored, and finer ones of whole numbers that would be parts."""
+    """Return the units that are stored, or finer ones, in which no time becomes a rounded one."""
     found = {}
     for path in dict.fromkeys(p for one in files for p in one.variables):
         ones = [one.variables[path] for one in files if path in one.variables]
@@ -448,9 +448,9 @@ def _finer(
                 found[path] = stored[path]
             continue
         whole = all(one.dtype != "string" and np.dtype(one.dtype).kind in "iu" for one in ones)
-        changes = [(one, change) for one in ones if (change := _time_change(one, ones[0]))]
-        if whole and any(_has_parts(one, *change) for one, change in changes):
-            parts = lcm(*(number.denominator for _, change in changes for number in change))
+        changes = [change for one in ones if (change := _time_change(one, ones[0]))]
+        parts = lcm(*(number.denominator for change in changes for number in change))
+        if parts > 1 and (whole or parts & (parts - 1)):  # floats have halves, but no thirds
             units = finer_units(str(_units_of(ones[0])[0]), parts)
             found |= {} if units is None else {path: units}
     return found
@@ -466,12 +466,6 @@ def _is_decoded_time(one: Variable) -> bool:
     """True for dates, and for lengths of time of xarray, which takes other units in each file."""
     marked = str(one.attribute("dtype") or "").startswith("timedelta64")
     return is_time(_units_of(one)[0]) or marked
-
-
-def _has_parts(one: Variable, scale: Fraction, offset: Fraction) -> bool:
-    """True if an end of a coordinate of whole numbers is none in the other units."""
-    ends = one.values[:4] if one.values and one.values[4] != NOT_FINITE else ()
-    return any((Fraction(end) * scale + offset).denominator > 1 for end in ends)
 
 
 def _in_units(one: Variable, units: str | None) -> Variable:
