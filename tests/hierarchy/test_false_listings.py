@@ -1,6 +1,6 @@
 """Stores whose listings are empty, as libraries read the page of a gateway with status 200."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import dask.array as da
 import numpy as np
@@ -168,5 +168,23 @@ def test_a_rename_does_not_replace_objects_by_parts_of_them():
     before = dict(values)
     group = zd.open_group(Cut(values), mode="r+")
     with pytest.raises(StoreError, match=r"'a/c/0'.*nothing was renamed"):
+        group.rename("a", "b")
+    assert values == before
+
+
+class Losing(Far):
+    """Acknowledges values at one key and does not keep them."""
+
+    def set(self, key: str, buffers: Sequence[Buffer]) -> None:
+        if key != "b/c/1":
+            super().set(key, buffers)
+
+
+def test_a_rename_removes_nothing_of_which_a_copy_was_lost():
+    values = {}
+    zd.to_zarr(da.from_array(VALUES, chunks=4), values, "a")
+    before = dict(values)
+    group = zd.open_group(Losing(values), mode="r+")
+    with pytest.raises(StoreError, match=r"'b/c/1'.*nothing was renamed"):
         group.rename("a", "b")
     assert values == before

@@ -332,7 +332,7 @@ def _put_latest(
     """Put what is made of a node as it is now; made again if another one has put something."""
     keys = node_format.node_keys(path)
     tagged = cas_store_or_none(store, keys[0])
-    latest: list[_Meta] = []
+    latest: list[tuple[_Meta, _Meta]] = []
     earlier = [] if seen is None or tagged is None else [seen]
 
     def put(tags: dict[str, Hashable]) -> bool:
@@ -343,18 +343,46 @@ def _put_latest(
         texts = {} if known else node_format.documents(before, path)
         documents = node_format.documents(changed, path)
         new = {key: text for key, text in documents.items() if text != texts.get(key)}
-        latest[:] = [changed]
+        latest[:] = [(before, changed)]
         return _put(store, tagged, new, tags)
 
     with nullcontext() if tagged is not None else one_by_one(store, keys[0]):
         until_put(f"the metadata of {where(store, path)}", put)
-    check_still_shown(store, path, node_format, latest[0])
-    tell_handles(store, path, latest[0])
-    return latest[0]
+    before, after = latest[0]
+    try:
+        check_still_shown(store, path, node_format, (before, after))
+    except MetadataChangedError:
+        _undo(store, tagged, *(node_format.documents(node, path) for node in (before, after)))
+        raise
+    tell_handles(store, path, after)
+    return after
+
+
+def _undo(
+    store: Store,
+    tagged: ConditionalStore | None,
+    before: Mapping[str, bytes],
+    after: Mapping[str, bytes],
+) -> None:
+    """Put the documents back that a change has put, unless others have changed them since.
+
+    Who is told that the change was refused may make it once more.
+    """
+    for key in (key for key in before.keys() & after.keys() if before[key] != after[key]):
+        if tagged is None:
+            if store.get(key) == after[key]:
+                store.set(key, [before[key]])
+            continue
+        value, tag = tagged.get_tagged(key)
+        if value == after[key]:
+            tagged.set_if(key, [before[key]], tag)
 
 
 def check_still_shown(
-    store: Store, path: str, node_format: Format, changed: NodeMeta | None = None
+    store: Store,
+    path: str,
+    node_format: Format,
+    change: tuple[NodeMeta, NodeMeta] | None = None,
 ) -> None:
     """Raise if a node has metadata of a newer format, which readers prefer.
 
@@ -366,13 +394,14 @@ def check_still_shown(
     ----------
     store, path, node_format
         The node.
-    changed
-        What the older ones say after a change. Newer ones that say the same were made of them.
+    change
+        What the older ones said before a change, and say after it. Newer ones that show the change
+        were made of them.
 
     Raises
     ------
     MetadataChangedError
-        If there are some.
+        If there are some that do not show it.
     """
     formats = FORMATS if node_format in FORMATS else ()
     newer = tuple(takewhile(lambda one: one != node_format, formats))
@@ -383,7 +412,7 @@ def check_still_shown(
     held = without_consolidated(store)
     found = held.get_ranges([(key, Range(0, 1)) for key in keys])
     for key, text in zip(keys, found, strict=True):
-        if text is not None and not (changed and _is_said(held, path, node_format, changed, newer)):
+        if text is not None and not (change and _is_said(held, path, node_format, change, newer)):
             raise MetadataChangedError(
                 f"{where(store, path)} has newer metadata, {key!r}, by a migration: a change of "
                 f"those of format {node_format.name} is seen by readers of that format alone. Open "
@@ -392,20 +421,27 @@ def check_still_shown(
 
 
 def _is_said(
-    store: Store, path: str, node_format: Format, changed: NodeMeta, newer: Iterable[Format]
+    store: Store,
+    path: str,
+    node_format: Format,
+    change: tuple[NodeMeta, NodeMeta],
+    newer: Iterable[Format],
 ) -> bool:
-    """True if newer metadata have the length and the attributes of older ones."""
+    """True if newer metadata have a new length, and new attributes, of older ones."""
     from zarr_dask.formats.missing_values import FILL_VALUE
 
+    before, after = change
     translated = {node_format.names_attribute, FILL_VALUE}
+    names = (before.attributes.keys() | after.attributes.keys()) - translated
     for one in newer:
         found = one.read(store, path, ReadOptions(), found={})
         if found is not None:
-            said, wanted = (
-                {name: value for name, value in node.attributes.items() if name not in translated}
-                for node in (found, changed)
+            is_shown = not (_has_grown(before, after) and _has_grown(after, found))
+            return is_shown and all(
+                found.attributes.get(name) == after.attributes.get(name)
+                for name in names
+                if before.attributes.get(name) != after.attributes.get(name)
             )
-            return said == wanted and not _has_grown(changed, found)
     return False
 
 

@@ -837,6 +837,7 @@ def _copy_node(
         parallel_for(copy_listed, objects, None)
         for pair in documents:
             copy(pair)
+        _check_kept(store, new, formats, done)
     except JobReplacedError:
         raise  # what lies there may be the later job's
     except BaseException:
@@ -844,6 +845,23 @@ def _copy_node(
             for key in reversed(done):
                 store.delete(key)
         raise
+
+
+def _check_kept(store: Store, path: str, formats: Sequence[Format], copied: Iterable[str]) -> None:
+    """Raise if a service that has acknowledged copies does not list them, before it removes more.
+
+    It is asked for each that it does not list.
+    """
+    if not is_remote(store):
+        return
+    there = {key for one in formats for prefix in one.prefixes(path) for key in store.list(prefix)}
+    lost = next((key for key in copied if key not in there and store.size(key) is None), None)
+    if lost is not None:
+        raise StoreError(
+            f"{store.url} has acknowledged {lost!r}, a copy, and does not have it; nothing was "
+            "renamed. Either the store has lost it, or another process has removed it just now. "
+            "Look at the store, then try again."
+        )
 
 
 def _check_whole(store: Store, key: str, value: Buffer, listed: int | None) -> None:

@@ -10,6 +10,7 @@ import base64
 import json
 import warnings
 import zipfile
+from contextlib import suppress
 from pathlib import Path
 
 import dask.array as da
@@ -847,6 +848,8 @@ def test_a_change_that_a_migration_has_seen_is_acknowledged(old, change):
             done = super().set_if(key, buffers, tag)
             if key in {"c/.zarray", "c/.zattrs"}:
                 zd.migrate(old)
+                newer = zd.open_array(old, "c", mode="r+", format="v3")
+                newer.update_attributes({"later": 2})
             return done
 
     array = zd.open_array(Racing(old), "c", mode="r+")
@@ -856,6 +859,54 @@ def test_a_change_that_a_migration_has_seen_is_acknowledged(old, change):
         array.update_attributes({"late": 1})
     after = zd.open_array(old, "c", format="v3")
     assert (len(after), after.attributes.get("late")) in {(length + 1, None), (length, 1)}
+
+
+@pytest.mark.parametrize("remove_old", [False, True])
+def test_an_array_that_is_replaced_by_one_of_the_same_metadata_is_not_shown_empty(old, remove_old):
+    """Its objects do not lie under the new keys."""
+    values = zd.open_array(old, "c")[...] + 1
+
+    def replace_it():
+        for key in [key for key in old if key.startswith("c/c/")]:
+            del old[key]
+        zd.open_array(old, "c", mode="r+", format="v2")[...] = values
+
+    racing = Interrupting(old).interrupt("set", "a/b/zarr.json", replace_it)
+    with suppress(MetadataChangedError):
+        zd.migrate(racing, data="rename", remove_old=remove_old)
+    assert "c/zarr.json" not in old
+    np.testing.assert_array_equal(zd.open_array(old, "c")[...], values)
+    zd.migrate(old, data="rename", remove_old=remove_old)
+    np.testing.assert_array_equal(zd.open_array(old, "c", format="v3")[...], values)
+
+
+@pytest.mark.parametrize("change", ["attributes", "append", "to_zarr"])
+def test_a_change_beside_new_metadata_is_refused_and_not_made(old, change):
+    """A migration puts new metadata right before it, of what it has read."""
+    document = "c/.zattrs" if change == "attributes" else "c/.zarray"
+    old["c/.zattrs"] = b'{"early": 0}'
+    array = zd.open_array(old, "c")
+    length = len(array)
+    taken = []
+
+    class Racing(MemoryStore):
+        def set_if(self, key, buffers, tag):
+            if key == document and not taken:
+                taken.append(key)
+                zd.migrate(old)
+            return super().set_if(key, buffers, tag)
+
+    racing = Racing(old)
+    calls = {
+        "attributes": lambda a: a.update_attributes({"late": 1}),
+        "append": lambda a: a.append(array[:1]),
+        "to_zarr": lambda a: zd.to_zarr(da.from_array(array[:1], chunks=-1), racing, "c", append=0),
+    }
+    with pytest.raises(MetadataChangedError):
+        calls[change](zd.open_array(racing, "c", mode="r+"))
+    for format in ("v2", "v3"):
+        found = zd.open_array(old, "c", format=format)
+        assert (len(found), found.attributes) == (length, {"early": 0})
 
 
 class Interrupting(MemoryStore):

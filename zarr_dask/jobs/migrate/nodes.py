@@ -55,6 +55,7 @@ __all__ = [
     "NodePlan",
     "Rewrite",
     "Rewriting",
+    "are_copied",
     "as_before",
     "consolidated_node",
     "moves",
@@ -514,6 +515,15 @@ def with_objects(route: MigrationOptions, node: NodePlan) -> NodePlan:
 def moves(route: MigrationOptions, node: NodePlan) -> Iterator[KeyMove]:
     """Return the stored objects of a node that get another key, or another store."""
     return (move for move, _ in _moves(route, node, _list_keys))
+
+
+def are_copied(route: MigrationOptions, node: NodePlan) -> bool:
+    """True if all stored objects of a node are listed under their new keys, as long as they are.
+
+    They are not if the node was replaced by another one, which may have the same metadata.
+    """
+    copied = dict(list_sizes(route.target, route.target_format.data_prefix(node.path)))
+    return all(copied.get(move.new) == size for move, size in _moves(route, node, list_sizes))
 
 
 def _list_keys(store: Store, prefix: str) -> Iterator[tuple[str, int]]:

@@ -30,6 +30,7 @@ from zarr_dask.jobs.migrate.nodes import (
     KeyMove,
     MigrationOptions,
     NodePlan,
+    are_copied,
     consolidated_node,
     moves,
     node_plans,
@@ -316,6 +317,8 @@ class MigrationPlan(Priced, InWords):
 
         if not is_remote(target):
             check()
+        if self.route.data == "rename" and not are_copied(self.route, node):
+            raise self._changed()
         try:
             for key, text in node.documents.items():
                 target.set(key, [text])

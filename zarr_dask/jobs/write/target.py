@@ -743,7 +743,7 @@ class ArrayTarget:
         place = (array.store, array.path, array.node_format)
         try:
             reload_metadata(*place, array.meta, array.options)
-            check_still_shown(*place, array.meta)
+            check_still_shown(*place, (self.before or array.meta, array.meta))
         except MetadataChangedError:
             return False
         return True
