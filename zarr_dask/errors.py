@@ -211,12 +211,13 @@ class ValidationProblem:
     """Description of the values that the format allows."""
     kind: str = "value"
     """``value``, ``codec``, ``data_type`` or ``grid``: determines the error class for an unknown
-    name.
+    name; ``rule`` if what is expected is a sentence.
     """
 
     def __str__(self) -> str:
         found = "absent" if self.found is ABSENT else f"got {_shorten(self.found)}"
-        return f"{self.field}: {found}, expected {self.expected}"
+        joint = "; " if self.kind == "rule" else ", expected "
+        return f"{self.field}: {found}{joint}{self.expected}"
 
 
 class _Absent:

@@ -628,3 +628,8 @@ def test_chunks_of_numpy_that_do_not_divide_the_shards_are_refused():
 def test_levels_have_chunks_of_one_size():
     with pytest.raises(GridError, match="all chunks of a level have one size"):
         zd.ome.write(da.zeros((4, 4)), {}, axes="yx", chunks=((1, 3), (2, 2)))
+
+
+def test_rules_that_are_sentences_are_told_as_such(tmp_path):
+    with pytest.raises(MetadataError, match=r"got '1 axes of type space'; 2 or 3 axes must be of"):
+        zd.ome.write(np.zeros((4, 4), "u2"), tmp_path / "i", axes="cx")

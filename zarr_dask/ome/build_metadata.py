@@ -443,7 +443,7 @@ def checked_attributes(metadata: Metadata, kind: str, where: str) -> dict[str, A
     broken = [one for one in found if one.level == "must"]
     if broken:
         raise MetadataError(
-            where, [ValidationProblem(one.place, one.found, one.rule) for one in broken]
+            where, [ValidationProblem(one.place, one.found, one.rule, "rule") for one in broken]
         )
     for one in found:
         if one.place.endswith(".unit"):
