@@ -14,6 +14,7 @@ import zarr
 import zarr_dask as zd
 from zarr_dask.errors import ConsolidatedMetadataWarning, NodeExistsError, ReadOnlyError, StoreError
 from zarr_dask.formats import detect
+from zarr_dask.formats.documents import looking_once
 from zarr_dask.hierarchy.locate import parent_format
 from zarr_dask.stores import LocalStore
 from zarr_dask.stores.real_location import blocking_file
@@ -153,7 +154,7 @@ def test_creating_and_appending_look_at_the_folder_around_once(tmp_path, monkeyp
     assert looked_at == [""]
     array.append([[1, 2]])
     assert looked_at == [""] * 2
-    with detect.looking_once(), detect.looking_once():  # the outer one counts
+    with looking_once(), looking_once():  # the outer one counts
         detect.nodes_around(LocalStore(str(tmp_path)))
     assert looked_at == [""] * 3
     assert array[...].tolist() == [[1, 2]]

@@ -842,7 +842,7 @@ class Array(ArrayNames):
         [[0, 0], [1, 2], [3, 4]]
         """
         from zarr_dask.array.resize import append_region, axis_of
-        from zarr_dask.formats.detect import looking_once
+        from zarr_dask.formats.documents import looking_once
         from zarr_dask.journal import OnConflict, check_no_output, claimed
 
         check_choice("on_conflict", on_conflict, OnConflict)

@@ -8,10 +8,9 @@ all the others.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from contextvars import ContextVar
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import NamedTuple
 
 from zarr_dask._util.warnings import warn
 from zarr_dask.errors import MetadataError, NodeNotFoundError
@@ -25,6 +24,7 @@ from zarr_dask.formats.base import (
     where,
 )
 from zarr_dask.formats.consolidated import consolidated_key
+from zarr_dask.formats.documents import looked_up_once
 from zarr_dask.formats.v1 import V1
 from zarr_dask.formats.v2 import V2
 from zarr_dask.formats.v3 import V3
@@ -42,14 +42,10 @@ __all__ = [
     "format_named",
     "formats_at",
     "is_early",
-    "looked_up_once",
-    "looking_once",
     "nodes_around",
     "read_node",
 ]
 
-
-T = TypeVar("T")
 
 _Batch = tuple[tuple[Format, ...], ...]
 """Formats whose documents are requested together. If documents of several formats in one tuple
@@ -306,35 +302,6 @@ def formats_at(store: Store, path: str) -> list[FormatAndMeta]:
         if meta is not None:
             present.append((candidate, meta))
     return present
-
-
-_LOOKED_AT: ContextVar[dict[Hashable, Any] | None] = ContextVar("_LOOKED_AT", default=None)
-"""Findings around a store, by the question that was asked, within `looking_once`."""
-
-
-@contextmanager
-def looking_once() -> Iterator[None]:
-    """Look at each folder around a store once in a ``with`` statement (`looked_up_once`).
-
-    Several checks of one call ask what a hierarchy lies in.
-    """
-    token = None if _LOOKED_AT.get() is not None else _LOOKED_AT.set({})
-    try:
-        yield
-    finally:
-        if token is not None:
-            _LOOKED_AT.reset(token)
-
-
-def looked_up_once(question: Hashable, look: Callable[[], T]) -> T:
-    """Return what a look finds, or has found in the same `looking_once` for the same question."""
-    looked_at = _LOOKED_AT.get()
-    if looked_at is None:
-        return look()
-    if question not in looked_at:
-        looked_at[question] = look()
-    found: T = looked_at[question]
-    return found
 
 
 def nodes_around(folder: Store) -> list[FormatAndMeta]:

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, fields
 from itertools import chain
 from pathlib import PurePath
-from typing import Any
+from typing import Any, TypeVar
 
 import jiter
 import numpy as np
@@ -34,6 +36,8 @@ __all__ = [
     "document_range",
     "dump_json",
     "load_json",
+    "looked_up_once",
+    "looking_once",
     "parse_json",
     "read_documents",
     "where",
@@ -351,3 +355,35 @@ def _json_value(value: object) -> object:
     if isinstance(value, np.ndarray):
         return value.tolist()
     raise TypeError(f"{type(value).__name__} is not a JSON value")
+
+
+# --- looking once ---------------------------------------------------------------------------------
+
+T = TypeVar("T")
+_LOOKED_AT: ContextVar[dict[Hashable, Any] | None] = ContextVar("_LOOKED_AT", default=None)
+"""Findings around a store, by the question that was asked, within `looking_once`."""
+
+
+@contextmanager
+def looking_once() -> Iterator[None]:
+    """Look at each folder around a store once in a ``with`` statement (`looked_up_once`).
+
+    Several checks of one call ask what a hierarchy lies in.
+    """
+    token = None if _LOOKED_AT.get() is not None else _LOOKED_AT.set({})
+    try:
+        yield
+    finally:
+        if token is not None:
+            _LOOKED_AT.reset(token)
+
+
+def looked_up_once(question: Hashable, look: Callable[[], T]) -> T:
+    """Return what a look finds, or has found in the same `looking_once` for the same question."""
+    looked_at = _LOOKED_AT.get()
+    if looked_at is None:
+        return look()
+    if question not in looked_at:
+        looked_at[question] = look()
+    found: T = looked_at[question]
+    return found

@@ -22,7 +22,8 @@ from zarr_dask.array.revalidate import Shown
 from zarr_dask.dtypes.base import DefaultFill
 from zarr_dask.errors import NodeExistsError, ZarrDaskError
 from zarr_dask.formats.base import Format, GroupMeta, checked_attributes, where
-from zarr_dask.formats.detect import format_for_new, looking_once
+from zarr_dask.formats.detect import format_for_new
+from zarr_dask.formats.documents import looking_once
 from zarr_dask.formats.handles import opened
 from zarr_dask.hierarchy.locate import (
     Node,

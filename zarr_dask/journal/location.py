@@ -24,7 +24,8 @@ from typing import Generic, TypeVar
 from zarr_dask._util.threads import parallel_for, run_concurrently
 from zarr_dask.errors import LinkError, ListingError, ResumeError, StoreError
 from zarr_dask.formats.base import prefix_of, where
-from zarr_dask.formats.detect import looked_up_once, nodes_around
+from zarr_dask.formats.detect import nodes_around
+from zarr_dask.formats.documents import looked_up_once
 from zarr_dask.journal.journal import JobRecord, Journal, job_at, remove_empty_folders
 from zarr_dask.journal.lock import HELD, check_not_locked
 from zarr_dask.stores.base import Store, is_remote, join
