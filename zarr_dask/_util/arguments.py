@@ -6,6 +6,7 @@ it by name before anything is written.
 
 from __future__ import annotations
 
+from functools import cache
 from os import PathLike
 from typing import Any, ClassVar, Self, get_args
 
@@ -120,11 +121,13 @@ def check_choice(name: str, value: object, choices: Any) -> None:
     Traceback (most recent call last):
     ValueError: Cannot use mode='x': expected one of ['a', 'w'].
     """
-    if value not in get_args(choices):
-        hint = did_you_mean(value, map(str, get_args(choices)))
-        raise ValueError(
-            f"Cannot use {name}={value!r}: expected one of {list(get_args(choices))}.{hint}"
-        )
+    known = _values_of(choices)
+    if value not in known:
+        hint = did_you_mean(value, map(str, known))
+        raise ValueError(f"Cannot use {name}={value!r}: expected one of {list(known)}.{hint}")
+
+
+_values_of = cache(get_args)
 
 
 def check_count(name: str, value: object, otherwise: str | None) -> None:

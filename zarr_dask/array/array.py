@@ -694,7 +694,7 @@ class Array(ArrayNames):
         Metadata of another array, which has taken the place of this one, are not taken.
         """
         mine = self.meta
-        if meta is mine or not _is_same_array(mine, meta):
+        if _has_followed(mine, meta) or not _is_same_array(mine, meta):
             return
         changed = mine.with_shape(meta.grid, meta.attributes, meta.dimension_names)
         kept = {name: value for name, value in self.__dict__.items() if name not in _DERIVED}
@@ -854,6 +854,7 @@ class Array(ArrayNames):
             batch.append(more, axis)
             return self
         append_region(self.shape, more.shape, axis)  # refuses what does not fit
+        _ = self.takes_small_puts  # which its copies keep
         with looking_once():
             check_no_output(self.store, self.path)
             with claimed(self.store, self.path, on_conflict):
@@ -1000,10 +1001,16 @@ def _append(array: Array, more: np.ndarray, axis: int) -> ArrayMeta:
     look = see_latest_node if is_confirmed(array.store) else see_node
     seen = look(*place, options)
     check_still_shown(*place)
-    longer = _reshaped(array, reload_metadata(*place, array.meta, options, seen), shape)
+    before = reload_metadata(*place, array.meta, options, seen)
+    longer = _reshaped(array, before, shape)
     _write_behind(array, longer, region, more)
     return write_changed_documents(
-        *place, array.meta, lambda now: _reshaped(array, now, shape), options, seen=seen
+        *place,
+        array.meta,
+        lambda now: longer if now is before else _reshaped(array, now, shape),
+        options,
+        seen=seen,
+        reloaded=before,
     )
 
 
@@ -1029,12 +1036,22 @@ def _write_behind(array: Array, meta: ArrayMeta, region: Region, values: np.ndar
     from zarr_dask.array.writer import write_parts
 
     grown = replace(array, meta=meta, shown=None)
-    grown.__dict__["_looked_up"] = True  # by its caller, who has claimed the end of the array
+    # by its caller, who has claimed the end of the array
+    grown.__dict__.update(_looked_up=True, takes_small_puts=array.takes_small_puts)
     write_parts(grown, lambda: meta.grid.parts(region), values, None, array.meta.grid)
 
 
 _DERIVED = frozenset({"reader", "token", "_packed"})
 """Values that an array computes from its metadata, and keeps."""
+
+
+def _has_followed(old: ArrayMeta, new: ArrayMeta) -> bool:
+    """True if nothing that a handle follows differs, as when it was told of a change before."""
+    return (
+        old.grid is new.grid
+        and old.attributes is new.attributes
+        and old.dimension_names is new.dimension_names
+    )
 
 
 def _is_same_array(old: ArrayMeta, new: ArrayMeta) -> bool:

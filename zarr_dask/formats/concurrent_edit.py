@@ -223,6 +223,7 @@ def write_changed_documents(
     *,
     warns: bool = True,
     seen: SeenNode | None = None,
+    reloaded: AnyMeta | None = None,
 ) -> AnyMeta:
     """Write the documents of a node that say something else after a change; returns what it is.
 
@@ -242,6 +243,8 @@ def write_changed_documents(
         Whether consolidated metadata are looked at.
     seen
         An earlier look of the caller. The store is not asked again if nothing has changed since.
+    reloaded
+        The result of `reload_metadata` for that look, which is not compared again.
 
     Raises
     ------
@@ -252,6 +255,8 @@ def write_changed_documents(
     """
 
     def checked(present: NodeMeta | None) -> tuple[AnyMeta, AnyMeta]:
+        if reloaded is not None and seen is not None and present is seen.meta:
+            return reloaded, change(reloaded)
         before = _as_it_is(store, path, node_format, meta, present)
         return before, change(before)
 

@@ -42,7 +42,7 @@ from zarr_dask.formats.base import (
     read_documents,
     where,
 )
-from zarr_dask.formats.documents import DEFAULT_LIMITS
+from zarr_dask.formats.documents import DEFAULT_LIMITS, looked_up_before, nodes_at_root
 from zarr_dask.stores.base import (
     Buffer,
     Listing,
@@ -537,6 +537,8 @@ def _consolidated_around(store: Store, node_format: Format) -> Iterator[str]:
         return
     below = place
     while (above := os.path.dirname(below)) != below:  # noqa: PTH120  (places are text)
+        if looked_up_before(nodes_at_root(above)) == []:
+            return
         around = folder_store(above)
         try:
             documents = read_documents(around, node_format.node_keys(""), DEFAULT_LIMITS)

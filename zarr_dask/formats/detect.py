@@ -24,7 +24,7 @@ from zarr_dask.formats.base import (
     where,
 )
 from zarr_dask.formats.consolidated import consolidated_key
-from zarr_dask.formats.documents import looked_up_once
+from zarr_dask.formats.documents import looked_up_once, nodes_at_root
 from zarr_dask.formats.v1 import V1
 from zarr_dask.formats.v2 import V2
 from zarr_dask.formats.v3 import V3
@@ -306,7 +306,7 @@ def formats_at(store: Store, path: str) -> list[FormatAndMeta]:
 
 def nodes_around(folder: Store) -> list[FormatAndMeta]:
     """Return `formats_at` the root of a folder that a store lies in."""
-    return looked_up_once(("nodes", folder.url), lambda: formats_at(folder, ""))
+    return looked_up_once(nodes_at_root(folder.url), lambda: formats_at(folder, ""))
 
 
 OME_ZARR: Mapping[str, Format] = {"0.4": V2, "0.5": V3}

@@ -7,12 +7,14 @@ the result fits in memory. 64 MiB of text can hold twenty million empty lists.
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, fields
+from functools import partial
 from itertools import chain
 from pathlib import PurePath
 from typing import Any, TypeVar
@@ -36,10 +38,13 @@ __all__ = [
     "document_range",
     "dump_json",
     "load_json",
+    "looked_up_before",
     "looked_up_once",
     "looking_once",
+    "nodes_at_root",
     "parse_json",
     "read_documents",
+    "real_path",
     "where",
 ]
 
@@ -386,4 +391,22 @@ def looked_up_once(question: Hashable, look: Callable[[], T]) -> T:
     if question not in looked_at:
         looked_at[question] = look()
     found: T = looked_at[question]
+    return found
+
+
+def looked_up_before(question: Hashable) -> Any:
+    """Return what `looked_up_once` has found for a question; None if it was not asked."""
+    return (_LOOKED_AT.get() or {}).get(question)
+
+
+def nodes_at_root(folder: str) -> Hashable:
+    """Return the question for the nodes at the root of a folder that a store lies in."""
+    return "nodes", folder
+
+
+def real_path(path: str) -> str:
+    """Return a path without links, which is looked up once; so is that of the folder around it."""
+    found: str = looked_up_once(("real", path), partial(os.path.realpath, path))
+    around = os.path.dirname(found)  # noqa: PTH120  (each append asks)
+    looked_up_once(("real", around), lambda: around)
     return found

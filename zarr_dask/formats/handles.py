@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from weakref import ref
 
 from zarr_dask.formats.base import ArrayMeta, NodeMeta
+from zarr_dask.formats.documents import real_path
 from zarr_dask.stores.base import Store
 from zarr_dask.stores.open import canonical_location
 
@@ -71,7 +72,7 @@ class _Handles:
 
     def of(self, store: Store, path: str) -> list[Handle]:
         """Return the handles of a node, from whatever root it is named."""
-        place, name = canonical_location(store, path), _name(path)
+        place, name = canonical_location(store, path, real_path), _name(path)
         with self._lock:
             names = [name, ""] if name else list(self._new)
             new = [one for each in dict.fromkeys(names) for one in _alive(self._new.get(each, ()))]

@@ -98,7 +98,7 @@ from zarr_dask.stores.compare_and_swap import (
     is_at,
 )
 from zarr_dask.stores.file_backed import FileStore
-from zarr_dask.stores.file_lock import has_shared_locks, lock
+from zarr_dask.stores.file_lock import folder_has_shared_locks, has_shared_locks, lock
 from zarr_dask.stores.key_names import is_left_by_the_dead
 from zarr_dask.stores.no_follow import open_folder, open_in
 from zarr_dask.stores.open import unwrap_with_path
@@ -1010,13 +1010,9 @@ def _trusts_locks(root: str) -> bool:
     """True if locks below a folder, which may still be to be made, hold between all hosts."""
     place = next(filter(os.path.isdir, chain([root], folders_around(root))))
     try:
-        descriptor = os.open(place, os.O_RDONLY)
+        return folder_has_shared_locks(place)
     except OSError:
         return True  # it is refused where it is written to
-    try:
-        return has_shared_locks(descriptor)
-    finally:
-        close_read(descriptor)
 
 
 def _record_in(descriptor: int) -> ClaimRecord | None:

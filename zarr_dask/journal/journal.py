@@ -35,6 +35,7 @@ from typing import Any
 from zarr_dask._util.threads import run_concurrently
 from zarr_dask.errors import JobReplacedError, MetadataError, StoreError
 from zarr_dask.formats.base import Limits, load_json, read_documents, where
+from zarr_dask.formats.documents import real_path
 from zarr_dask.journal.leases import LEASES, Renewal, now_in_utc, watched
 from zarr_dask.journal.lock import (
     HELD,
@@ -65,7 +66,7 @@ from zarr_dask.stores.compare_and_swap import (
     until_put,
 )
 from zarr_dask.stores.file_backed import FileStore
-from zarr_dask.stores.no_follow import folder_in, remove_empty
+from zarr_dask.stores.no_follow import folders_on, remove_empty
 from zarr_dask.stores.patience import in_foreground, task_begun
 from zarr_dask.stores.process_identity import Owner
 from zarr_dask.stores.put_tags import Version
@@ -710,27 +711,16 @@ def remove_empty_folders(store: Store, prefix: str) -> None:
     """Remove the folders on the path to a journal that are empty."""
     if not isinstance(store, FileStore):
         return
-    root = os.path.realpath(store.root)  # no link leads on from there
-    for folder in (prefix.rstrip("/"), *_folders_above(prefix.rstrip("/"))):
-        above, _, name = folder.rpartition("/")
-        try:
-            with folder_in(store.root, above) as around:
-                forget_folders(f"{root}/{folder}", is_real=True)
-                try:
-                    remove_empty(name, around)
-                except FileNotFoundError:
-                    continue
-                except OSError:
-                    if not _remove_readme(store, folder):
-                        return  # other journals are in it, or links lead to it
-                    remove_empty(name, around)
-        except FileNotFoundError:
-            continue
-        except OSError:
-            return
-
-
-def _folders_above(path: str) -> Iterator[str]:
-    while "/" in path:
-        path = path.rpartition("/")[0]
-        yield path
+    path, root = prefix.rstrip("/"), real_path(store.root)  # no link leads on from there
+    with suppress(OSError), folders_on(store.root, path) as places:
+        for count, (name, around) in reversed([*enumerate(places, 1)]):
+            folder = "/".join(one for one, _ in places[:count])
+            forget_folders(f"{root}/{folder}", is_real=True)
+            try:
+                remove_empty(name, around)
+            except FileNotFoundError:
+                continue
+            except OSError:
+                if not _remove_readme(store, folder):
+                    return  # other journals are in it, or links lead to it
+                remove_empty(name, around)

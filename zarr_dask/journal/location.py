@@ -25,7 +25,7 @@ from zarr_dask._util.threads import parallel_for, run_concurrently
 from zarr_dask.errors import LinkError, ListingError, ResumeError, StoreError
 from zarr_dask.formats.base import prefix_of, where
 from zarr_dask.formats.detect import nodes_around
-from zarr_dask.formats.documents import looked_up_once
+from zarr_dask.formats.documents import looked_up_once, real_path
 from zarr_dask.journal.journal import JobRecord, Journal, job_at, remove_empty_folders
 from zarr_dask.journal.lock import HELD, check_not_locked
 from zarr_dask.stores.base import Store, is_remote, join
@@ -154,7 +154,7 @@ def default_place(store: Store, path: str) -> JournalLocation | None:
 
 
 def _beside_files(store: FileStore, path: str) -> JournalLocation | None:
-    return _beside(folder_store(os.path.realpath(store.root), fsync=store.fsync), path)
+    return _beside(folder_store(real_path(store.root), fsync=store.fsync), path)
 
 
 def _beside(store: Store, path: str) -> JournalLocation | None:

@@ -68,18 +68,33 @@ def capabilities_of(store: Any) -> Capabilities:
 
 def of_methods(store: Any) -> Capabilities:
     """Return the capabilities that the methods and attributes of a store amount to."""
-    methods = _methods_of_class(type(store))  # type: ignore[arg-type]  # it is hashable
-    if methods is None or not _NAMES.isdisjoint(getattr(store, "__dict__", ())):
+    kind, own = type(store), getattr(store, "__dict__", ())
+    if _FLAGS.keys().isdisjoint(own) and _NAMES.isdisjoint(own):
+        found = _of_class(kind)  # type: ignore[arg-type]  # it is hashable
+        if found is not None:
+            return found
+    methods = _methods_of_class(kind)  # type: ignore[arg-type]
+    if methods is None or not _NAMES.isdisjoint(own):
         methods = _callable_methods(store)
-    return _made(
-        methods,
-        bool(getattr(store, "supports_cheap_random_reads", False)),
-        bool(getattr(store, "has_cheap_recursive_listing", False)),
-        bool(getattr(store, "has_paged_listing", False)),
-    )
+    return _made(methods, *(bool(getattr(store, name, False)) for name in _FLAGS))
 
 
 _NAMES = frozenset(name for names in _METHODS.values() for name in names)
+_FLAGS = {
+    "supports_cheap_random_reads": "cheap_random_reads",
+    "has_cheap_recursive_listing": "cheap_recursive_listing",
+    "has_paged_listing": "paged_listing",
+}
+"""Attributes of stores, and the capabilities that they say."""
+
+
+@lru_cache(maxsize=256)
+def _of_class(kind: type) -> Capabilities | None:
+    """Return the capabilities of all objects of a class; None if they may differ."""
+    methods, flags = _methods_of_class(kind), [getattr(kind, name, False) for name in _FLAGS]
+    if methods is None or not all(isinstance(one, bool) for one in flags):
+        return None
+    return _made(methods, *flags)
 
 
 def _callable_methods(store: Any) -> tuple[bool, ...]:
@@ -105,12 +120,6 @@ def _both(one: Capabilities, other: Capabilities) -> Capabilities:
 
 
 @lru_cache(maxsize=256)
-def _made(
-    methods: tuple[bool, ...], random_reads: bool, recursive_listing: bool, paged_listing: bool
-) -> Capabilities:
-    return Capabilities(
-        **dict(zip(_METHODS, methods, strict=True)),
-        cheap_random_reads=random_reads,
-        cheap_recursive_listing=recursive_listing,
-        paged_listing=paged_listing,
-    )
+def _made(methods: tuple[bool, ...], *flags: bool) -> Capabilities:
+    said = zip(_FLAGS.values(), flags, strict=True)
+    return Capabilities(**dict(zip(_METHODS, methods, strict=True)), **dict(said))

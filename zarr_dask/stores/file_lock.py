@@ -36,7 +36,7 @@ from pathlib import Path
 from time import monotonic, sleep
 from typing import Any
 
-from zarr_dask.stores.backends.posix_io import fresh_bytes
+from zarr_dask.stores.backends.posix_io import LIST, close_read, fresh_bytes
 from zarr_dask.stores.key_names import temporary_name
 from zarr_dask.stores.mounts import mount_of
 from zarr_dask.stores.process_identity import Owner
@@ -46,6 +46,7 @@ __all__ = [
     "NO_LOCKS",
     "Record",
     "RecordTakenError",
+    "folder_has_shared_locks",
     "has_shared_locks",
     "is_left",
     "lock",
@@ -321,6 +322,18 @@ def has_shared_locks(descriptor: int) -> bool:
     if found is None:
         found = _KNOWN[device] = _looked_up(descriptor)
     return found
+
+
+def folder_has_shared_locks(folder: str) -> bool:
+    """Return `has_shared_locks` of a folder, which is opened only where that is not known yet."""
+    found = _KNOWN.get(os.stat(folder).st_dev)  # noqa: PTH116  (each append asks)
+    if found is not None:
+        return found
+    descriptor = os.open(folder, LIST)
+    try:
+        return has_shared_locks(descriptor)
+    finally:
+        close_read(descriptor)
 
 
 _KNOWN: dict[int, bool] = {}

@@ -16,7 +16,7 @@ import os
 import stat
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from typing import TypeVar
 
@@ -35,6 +35,7 @@ __all__ = [
     "create_in",
     "create_in_kept",
     "folder_in",
+    "folders_on",
     "forget_reached",
     "leave_folder",
     "link_error",
@@ -250,6 +251,32 @@ def link_error(root: str, path: str) -> LinkError:
     )
 
 
+@contextmanager
+def folders_on(root: str, path: str) -> Iterator[list[tuple[str, int]]]:
+    """Hold the folders that lead to a path open, as far as they are there, from a root down.
+
+    Yields
+    ------
+    list
+        The name of each folder on the path, and the open one that it is to be in.
+
+    Raises
+    ------
+    OSError
+        If the root is not there, or a link leads to the path.
+    """
+    opened = [os.open(root, _OPEN)]
+    try:
+        *above, last = path.split("/")
+        with suppress(FileNotFoundError):
+            for name in above:
+                opened.append(os.open(name, _OPEN | os.O_NOFOLLOW, dir_fd=opened[-1]))
+        yield list(zip((*above, last), opened, strict=False))
+    finally:
+        for folder in opened:
+            close_read(folder)
+
+
 def remove_empty(name: str, around: int) -> None:
     """Remove an empty folder in an open one.
 
@@ -281,18 +308,13 @@ def _reached(root: str, path: str, *, make: bool, flags: int = _OPEN) -> int:
             if _identity(descriptor) == known:
                 return descriptor
             close_read(descriptor)
-    descriptor = _opened_by_names(root, path, make=make)
+    descriptor = _opened_by_names(root, path, make=make, flags=flags)
     if max(len(_REACHED), len(_PLACES)) >= _MOST_REACHED:
         forget_reached()
     known = _identity(descriptor)
     _PLACES.setdefault(known, []).append((root, path))
     _REACHED[root, path] = known
-    if flags == _OPEN:
-        return descriptor
-    try:
-        return os.open(".", flags, dir_fd=descriptor)
-    finally:
-        close_read(descriptor)
+    return descriptor
 
 
 def _identity(descriptor: int) -> tuple[int, int]:
@@ -300,21 +322,23 @@ def _identity(descriptor: int) -> tuple[int, int]:
     return status.st_dev, status.st_ino
 
 
-def _opened_by_names(root: str, path: str, *, make: bool) -> int:
+def _opened_by_names(root: str, path: str, *, make: bool, flags: int) -> int:
+    """Open a folder with some flags, and those that lead to it only to go on from there."""
+    names = path.split("/") if path else []
     try:
-        folder = os.open(root, _OPEN)
+        folder = os.open(root, _OPEN if names else flags)
     except FileNotFoundError:
         if not make:
             raise
         make_folder(root)
-        folder = os.open(root, _OPEN)
-    done = ""
-    for name in path.split("/") if path else ():
-        done = f"{done}/{name}" if done else name
+        folder = os.open(root, _OPEN if names else flags)
+    is_new = False
+    for number, name in enumerate(names, 1):
         try:
-            below = _opened_below(folder, name, make=make)
+            how = (flags if number == len(names) else _OPEN) | os.O_NOFOLLOW
+            below, is_new = _opened_below(folder, name, how, make=make, is_new=is_new)
         except OSError:
-            check_no_link(root, done, folder)
+            check_no_link(root, "/".join(names[:number]), folder)
             raise
         finally:
             close_read(folder)
@@ -322,15 +346,19 @@ def _opened_by_names(root: str, path: str, *, make: bool) -> int:
     return folder
 
 
-def _opened_below(folder: int, name: str, *, make: bool) -> int:
-    try:
-        return os.open(name, _OPEN | os.O_NOFOLLOW, dir_fd=folder)
-    except FileNotFoundError:
-        if not make:
-            raise
+def _opened_below(
+    folder: int, name: str, flags: int, *, make: bool, is_new: bool
+) -> tuple[int, bool]:
+    """Open a folder in another one, which may be new; return True besides if it was made."""
+    if not (make and is_new):
+        try:
+            return os.open(name, flags, dir_fd=folder), False
+        except FileNotFoundError:
+            if not make:
+                raise
     with suppress(FileExistsError):  # another process has made it just now
         os.mkdir(name, dir_fd=folder)
-    return os.open(name, _OPEN | os.O_NOFOLLOW, dir_fd=folder)
+    return os.open(name, flags, dir_fd=folder), True
 
 
 def _forget_names(root: str, path: str) -> None:
@@ -338,17 +366,7 @@ def _forget_names(root: str, path: str) -> None:
 
     It does when it is to remove them; one that is there is empty, or stays.
     """
-    with ExitStack() as stack, suppress(OSError):
-        folder = os.open(root, _OPEN)
-        stack.callback(close_read, folder)
-        places = []
-        for name in path.split("/"):
-            places.append((name, folder))
-            try:
-                folder = os.open(name, _OPEN | os.O_NOFOLLOW, dir_fd=folder)
-            except FileNotFoundError:
-                break
-            stack.callback(close_read, folder)
+    with suppress(OSError), folders_on(root, path) as places:
         for name, around in reversed(places):
             with suppress(FileNotFoundError):
                 os.rmdir(name, dir_fd=around)

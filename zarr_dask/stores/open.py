@@ -6,7 +6,7 @@ import logging
 import os
 import re
 import sys
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import replace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -590,8 +590,10 @@ def substore(store: Store, path: str) -> Store:
     return PrefixStore(store, f"{path}/")
 
 
-def canonical_location(store: Store, path: str) -> str:
-    """Return the location of a node, with links resolved and wrappers removed.
+def canonical_location(
+    store: Store, path: str, real: Callable[[str], str] = os.path.realpath
+) -> str:
+    """Return the location of a node, with links resolved (`real`) and wrappers removed.
 
     It does not depend on the root from which the node is named, so that `contains_or_equal` can
     compare two.
@@ -604,7 +606,7 @@ def canonical_location(store: Store, path: str) -> str:
     """
     store, path = unwrap_with_path(store, path)
     if isinstance(store, LocalStore):  # any part of the path may be a link
-        return os.path.realpath(f"{store.root}/{path}")
+        return real(f"{store.root}/{path}" if path else store.root)
     url, mark, options = store.identity.rpartition("#")
     if mark and url == store.url:  # the digest of the options must not split the path
         return f"{options}#{url.rstrip('/')}/{path}".rstrip("/")

@@ -15,7 +15,7 @@ import stat
 import sys
 import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import islice
@@ -672,14 +672,9 @@ class LocalStore(FileStore):
                 raise self.failed(doing, key, error) from error
         return None
 
-    @contextmanager
-    def _reporting(self, doing: str, key: str) -> Iterator[None]:
-        try:
-            yield
-        except StoreError:
-            raise
-        except OSError as error:
-            raise self.failed(doing, key, error) from error
+    def _reporting(self, doing: str, key: str) -> _Reporting:
+        """Return a context manager that raises errors of the operating system as `failed`."""
+        return _Reporting(self, doing, key)
 
     def failed(self, doing: str, key: str, error: OSError, hint: str = "") -> StoreError:
         """Return a store error for an error of the operating system."""
@@ -818,6 +813,22 @@ def _is_there(name: str, around: int) -> bool:
     except FileNotFoundError:
         return False
     return True
+
+
+class _Reporting:
+    """See `LocalStore._reporting`; a class, which each object that is put enters in a third."""
+
+    __slots__ = ("_doing", "_key", "_store")
+
+    def __init__(self, store: LocalStore, doing: str, key: str) -> None:
+        self._store, self._doing, self._key = store, doing, key
+
+    def __enter__(self) -> None:
+        return
+
+    def __exit__(self, kind: object, error: BaseException | None, _: object) -> None:
+        if isinstance(error, OSError) and not isinstance(error, StoreError):
+            raise self._store.failed(self._doing, self._key, error) from error
 
 
 class _OpenFile:
