@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
+from functools import partial
 from math import prod
 from typing import Any, Literal
 
@@ -305,17 +306,17 @@ def _grids(spec: ArraySpec, shape: Shape, itemsize: int) -> tuple[Grid, Shape | 
     ndim = len(shape)
     at, names = "the new array", given_names(spec.dimension_names, ndim) or (None,) * ndim
 
-    def cells(given: Any, present: Cells, what: str, nbytes: int) -> Cells:
+    def cells(given: Any, present: Callable[[], Cells], what: str, nbytes: int) -> Cells:
         if not is_by_dimension(given):
             return checked_cells(given, ndim, what)
         of_bytes = {"itemsize": itemsize, "nbytes": nbytes}
-        return parse_chunks_argument(given, shape, names, present, what, at, **of_bytes)
+        return parse_chunks_argument(given, shape, names, present(), what, at, **of_bytes)
 
     wanted = "auto" if spec.chunks is None else spec.chunks
     if spec.shards is None or spec.shards is False:
         if is_in_words(wanted):
             return Grid.regular(shape, chunks_in_words(wanted, shape, itemsize)), None
-        present = chunks_in_words("auto", shape, itemsize)
+        present = partial(chunks_in_words, "auto", shape, itemsize)
         return Grid.of(shape, cells(wanted, present, "chunks", CHUNK_BYTES)), None
     node_format = format_named(spec.format or DEFAULT_FORMAT.name)
     if not node_format.has_shards:
@@ -325,21 +326,22 @@ def _grids(spec: ArraySpec, shape: Shape, itemsize: int) -> tuple[Grid, Shape | 
         )
     if is_in_words(wanted) and not is_in_words(spec.shards):
         longest = tuple(max(n, 1) for n in shape)
-        shards = Grid.of(shape, cells(spec.shards, longest, "shards", SHARD_BYTES))
+        shards = Grid.of(shape, cells(spec.shards, lambda: longest, "shards", SHARD_BYTES))
         if wanted in {False, "auto"}:
             nbytes = INNER_CHUNK_BYTES if wanted else itemsize * prod(shards.common_cell)
             return shards, dividing_chunks(shards.common_cell, itemsize, nbytes)
         edges = chunks_in_words(wanted, shards.common_cell, itemsize)
         return shards, dividing_chunks(shards.common_cell, itemsize, itemsize * prod(edges))
-    inner = chunks_in_words(
-        wanted if is_in_words(wanted) else "auto", shape, itemsize, INNER_CHUNK_BYTES
-    )
-    if not is_in_words(wanted):
-        inner = checked_shape(cells(wanted, inner, "chunks", INNER_CHUNK_BYTES), ndim, "chunks")
+    in_words = wanted if is_in_words(wanted) else "auto"
+    present = partial(chunks_in_words, in_words, shape, itemsize, INNER_CHUNK_BYTES)
+    if is_in_words(wanted):
+        inner = present()
+    else:
+        inner = checked_shape(cells(wanted, present, "chunks", INNER_CHUNK_BYTES), ndim, "chunks")
     if is_in_words(spec.shards):
         return Grid.regular(shape, shards_in_words(spec.shards, shape, itemsize, inner)), inner
     given = items_by_axis(spec.shards, names, inner, "shards", at)
-    whole = whole_chunks(cells(given, inner, "shards", SHARD_BYTES), inner, given)
+    whole = whole_chunks(cells(given, lambda: inner, "shards", SHARD_BYTES), inner, given)
     shards = Grid.of(shape, whole)
     check_divides(inner, shards)
     return shards, inner

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -237,6 +237,7 @@ SMALL_INTEGERS = {"int2": 2, "int4": 4, "uint2": 2, "uint4": 4}
 """Integer types that NumPy does not have, and their number of bits."""
 
 
+@lru_cache(maxsize=256)  # NumPy takes long to make the name of a dtype
 def is_small(dtype: np.dtype[Any]) -> bool:
     """True if a dtype is one of ml_dtypes."""
     return dtype.name in SMALL_INTEGERS or dtype.name in SMALL_FLOATS

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -95,11 +96,18 @@ def _of_numpy(dtype: np.dtype[Any]) -> DataType:
     if dtype.itemsize == 0 and dtype.kind == "V":
         raise TypeError(f"{dtype} has no bytes")
     _check_size(dtype)
-    if is_small(dtype) or dtype.name in CORE_NAMES:
-        return _number(dtype.name, dtype)
+    number = _number_of_numpy(dtype)
+    if number is not None:
+        return number
     if dtype.kind in _BY_KIND:
         return _BY_KIND[dtype.kind](dtype)
     raise TypeError(f"{dtype} is none of {', '.join(v3_names())}")
+
+
+@lru_cache(maxsize=256)
+def _number_of_numpy(dtype: np.dtype[Any]) -> DataType | None:
+    name = dtype.name
+    return _number(name, dtype) if is_small(dtype) or name in CORE_NAMES else None
 
 
 _BY_KIND: dict[str, Callable[[np.dtype[Any]], DataType]] = {

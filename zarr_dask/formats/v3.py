@@ -121,31 +121,10 @@ class FormatV3(BesideData):
     def chain(
         self, wanted: Any, data_type: DataType, stored: np.dtype[Any], order: str, ndim: int
     ) -> CodecChain | list[ValidationProblem]:
-        """See `Format.chain`."""
-        try:
-            data_type.document()
-        except ValueError as error:
-            return [
-                ValidationProblem(
-                    "dtype", data_type.label, f"a data type of v3 ({error})", "data_type"
-                )
-            ]
-        items = _default_codecs(data_type) if wanted is None else wanted
-        if isinstance(items, str | Codec | Mapping):
-            items = [items]
-        items = [_of_v3(item) for item in items]
-        encoded = encoded_data_type(items, data_type, ndim)
-        documents = [with_codec_defaults(item, _shuffled_bytes(encoded)) for item in items]
-        if not any(is_serializer(item) for item in documents):
-            position = sum(is_array_codec(item) for item in documents)
-            elements = stored if encoded == data_type else encoded.dtype
-            documents.insert(position, _default_serializer(encoded, elements))
-        if order == "F" and ndim > 1:
-            documents.insert(0, Transpose(tuple(reversed(range(ndim)))))
-        if wanted is None:  # which need no check
-            made = make_chain(documents)
-            return [made] if isinstance(made, ValidationProblem) else made
-        return chain_from_v3(documents)
+        """See `Format.chain`; chains of codecs in JSON are made once."""
+        key = as_bytes({"codecs": wanted})
+        made = None if key is None else _known_chain(key, data_type, stored, order, ndim)
+        return made or _chain(wanted, data_type, stored, order, ndim)
 
     def chunk_keys(self, wanted: Any) -> ChunkKeyEncoding | ValidationProblem:
         """See `Format.chunk_keys`."""
@@ -170,6 +149,44 @@ class FormatV3(BesideData):
 
 
 V3 = FormatV3()
+
+
+@lru_cache(maxsize=MOST_KNOWN)
+def _known_chain(
+    key: bytes, data_type: DataType, stored: np.dtype[Any], order: str, ndim: int
+) -> CodecChain | None:
+    """Return the chain of codecs that a caller gives in JSON; None if there is something wrong."""
+    made = _chain(from_bytes(key)["codecs"], data_type, stored, order, ndim)
+    return None if isinstance(made, list) else made
+
+
+def _chain(
+    wanted: Any, data_type: DataType, stored: np.dtype[Any], order: str, ndim: int
+) -> CodecChain | list[ValidationProblem]:
+    try:
+        data_type.document()
+    except ValueError as error:
+        return [
+            ValidationProblem("dtype", data_type.label, f"a data type of v3 ({error})", "data_type")
+        ]
+    items = _default_codecs(data_type) if wanted is None else wanted
+    if isinstance(items, str | Codec | Mapping):
+        items = [items]
+    items = [_of_v3(item) for item in items]
+    encoded = encoded_data_type(items, data_type, ndim)
+    documents = [with_codec_defaults(item, _shuffled_bytes(encoded)) for item in items]
+    if not any(is_serializer(item) for item in documents):
+        position = sum(is_array_codec(item) for item in documents)
+        elements = stored if encoded == data_type else encoded.dtype
+        documents.insert(position, _default_serializer(encoded, elements))
+    if order == "F" and ndim > 1:
+        documents.insert(0, Transpose(tuple(reversed(range(ndim)))))
+    if wanted is None:  # which need no check
+        made = make_chain(documents)
+        return [made] if isinstance(made, ValidationProblem) else made
+    return chain_from_v3(documents)
+
+
 _OF_XARRAY = ("__xarray_dataarray_variable__", "__values__")
 """Names that xarray gives to arrays without a name, although v3 reserves them."""
 
