@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from math import prod
 from operator import attrgetter
+from threading import get_ident
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 import numpy as np
@@ -229,8 +230,16 @@ def _gather_whole_chunks(
             several = list(of_object)
             yield from (several[at : at + most] for at in range(0, len(several), most))
 
+    kept: dict[int, np.ndarray] = {}  # of each thread, one chunk
+
     def memory_of(chunks: list[WholeChunkSelection]) -> list[ObjectSlice]:
-        boxes = _BoxMemory(meta.dtype).take((len(chunks), *shape))
+        thread = get_ident()
+        if len(chunks) > 1:
+            boxes = _BoxMemory(meta.dtype).take((len(chunks), *shape))
+        elif thread in kept:
+            boxes = kept[thread]
+        else:
+            boxes = kept[thread] = _BoxMemory(meta.dtype).take((1, *shape))
         if plain:
             return [ObjectSlice(chunks[0].coords, None, boxes[0], whole=True)]
         return [
