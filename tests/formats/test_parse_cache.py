@@ -168,3 +168,29 @@ def test_attributes_are_nobody_elses(format):
             with pytest.raises(TypeError, match="would not be stored"):
                 node.attributes["list"].append(2)
     np.testing.assert_array_equal(group["a"][...], [0, 0])
+
+
+def test_codecs_in_json_are_made_into_a_chain_once():
+    def chain(codecs, **options):
+        given = {"shape": (4, 6), "dtype": "f4", "chunks": (2, 3), "codecs": codecs, **options}
+        return zd.create_array({}, **given).meta.codecs
+
+    blosc = {"name": "blosc", "configuration": {"cname": "zstd", "clevel": 1}}
+    assert chain([blosc]) is chain([copy.deepcopy(blosc)])
+    assert chain(None) is chain(None)
+    assert chain([blosc]).bytes[0].typesize == 4
+    assert chain([blosc], dtype="f8").bytes[0].typesize == 8
+    assert chain([blosc], dtype=">f4") != chain([blosc])
+    assert chain([blosc], order="F") != chain([blosc])
+    with pytest.raises(MetadataError, match="clevel"):  # as a number it is valid
+        chain([{**blosc, "configuration": {"cname": "zstd", "clevel": True}}])
+    for _ in range(2):  # what is wrong is told each time
+        with pytest.raises(MetadataError, match="nothing"):
+            chain([{"name": "nothing"}])
+
+
+def test_codecs_that_are_objects_are_taken_as_they_are():
+    options = {"shape": (4,), "dtype": "f4", "chunks": (2,)}
+    first = zd.create_array({}, codecs=[zd.codecs.Blosc(clevel=1)], **options)
+    second = zd.create_array({}, codecs=[zd.codecs.Blosc(clevel=2)], **options)
+    assert [one.meta.codecs.bytes[0].clevel for one in (first, second)] == [1, 2]

@@ -141,6 +141,29 @@ def test_the_root_of_the_file_system_is_a_place_as_any_other():
     assert parent_format(LocalStore("/"), "") == "v3"
 
 
+def test_an_append_opens_few_files_and_resolves_its_path_once(tmp_path, monkeypatch):
+    """One real path, and two opens for each of the document, the object and the locks."""
+    array = zd.create_array(tmp_path / "a.zarr", shape=(0, 2), dtype="i2", chunks=(1, 2))
+    array.append([[1, 2]])  # what is looked up once for a process is known by now
+    calls = {"open": 0, "realpath": 0}
+
+    def counted(module, name):
+        call = getattr(module, name)
+
+        def noted(*args, **options):
+            calls[name] += 1
+            return call(*args, **options)
+
+        monkeypatch.setattr(module, name, noted)
+
+    counted(os, "open")
+    counted(os.path, "realpath")
+    array.append([[3, 4]])
+    assert calls["realpath"] <= 2
+    assert calls["open"] <= 28
+    assert array[...].tolist() == [[1, 2], [3, 4]]
+
+
 def test_creating_and_appending_look_at_the_folder_around_once(tmp_path, monkeypatch) -> None:
     looked_at: list[str] = []
     formats_at = detect.formats_at
