@@ -4,6 +4,7 @@ import copy
 import json
 import random
 import warnings
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -194,3 +195,30 @@ def test_codecs_that_are_objects_are_taken_as_they_are():
     first = zd.create_array({}, codecs=[zd.codecs.Blosc(clevel=1)], **options)
     second = zd.create_array({}, codecs=[zd.codecs.Blosc(clevel=2)], **options)
     assert [one.meta.codecs.bytes[0].clevel for one in (first, second)] == [1, 2]
+
+
+def test_a_codec_that_is_registered_anew_is_taken():
+    def registered():
+        @zd.register_codec
+        @dataclass(frozen=True)
+        class Same(zd.codecs.BytesCodec):
+            name = "example.registered-anew"
+
+            def configuration(self):
+                return {}
+
+            def size(self, size):
+                return size
+
+            def encode(self, buffer, itemsize):
+                return buffer
+
+            def decode(self, buffer, size):
+                return buffer
+
+        return Same
+
+    options = {"shape": (4,), "dtype": "f4", "codecs": "example.registered-anew"}
+    for _ in range(2):
+        cls = registered()
+        assert type(zd.create_array({}, **options).meta.codecs.bytes[0]) is cls

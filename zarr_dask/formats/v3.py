@@ -155,9 +155,22 @@ V3 = FormatV3()
 def _known_chain(
     key: bytes, data_type: DataType, stored: np.dtype[Any], order: str, ndim: int
 ) -> CodecChain | None:
-    """Return the chain of codecs that a caller gives in JSON; None if there is something wrong."""
+    """Return the chain of codecs that a caller gives in JSON; None if there is something wrong.
+
+    None also for codecs of others, whose classes may be registered anew.
+    """
     made = _chain(from_bytes(key)["codecs"], data_type, stored, order, ndim)
-    return None if isinstance(made, list) else made
+    return made if isinstance(made, CodecChain) and _are_own(made.codecs) else None
+
+
+def _are_own(codecs: Sequence[Codec]) -> bool:
+    """True if codecs are of this package, also those within shards."""
+    package = __name__.partition(".")[0]
+    return all(
+        type(one).__module__.partition(".")[0] == package
+        and _are_own(getattr(one, "inner_codecs", None) or ())
+        for one in codecs
+    )
 
 
 def _chain(
