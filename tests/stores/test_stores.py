@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import pickle
+import shutil
 import subprocess
 import sys
 import threading
@@ -514,6 +515,19 @@ def test_what_was_deleted_does_not_come_back_after_a_power_cut(tmp_path, monkeyp
     assert "c" not in names()
     store.delete_prefix("d/")
     assert "d" not in names()
+
+
+def test_all_is_removed_beside_another_process_that_removes_some_of_it(local, monkeypatch):
+    for key in ("a/0", "b/0", "c/0", "d"):
+        local.set(key, [b"1"])
+
+    def walk_late(name, *args, walk=os.fwalk, **options):
+        shutil.rmtree(f"{local.root}/{name}")
+        return walk(name, *args, **options)
+
+    monkeypatch.setattr(os, "fwalk", walk_late)
+    local.delete_prefix("")
+    assert list(local.list()) == []
 
 
 def test_folders_that_others_remove_while_files_are_put_in_them(local):

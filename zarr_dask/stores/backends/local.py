@@ -787,12 +787,8 @@ def _remove_tree(name: str, around: int) -> None:
 
     Metadata go first: who reads a node meanwhile finds none, or all of its objects.
     """
-    from zarr_dask.stores.key_names import is_document
-
-    for _, _, files, folder in os.fwalk(name, dir_fd=around):
-        for document in sorted(filter(is_document, files)):
-            with suppress(FileNotFoundError):  # another process was faster
-                os.unlink(document, dir_fd=folder)
+    with suppress(FileNotFoundError):  # another process was faster
+        _remove_documents(name, around)
     for _ in range(_MOST_WALKS):
         try:
             shutil.rmtree(name, dir_fd=around)
@@ -805,6 +801,15 @@ def _remove_tree(name: str, around: int) -> None:
         else:
             return
     shutil.rmtree(name, dir_fd=around)
+
+
+def _remove_documents(name: str, around: int) -> None:
+    from zarr_dask.stores.key_names import is_document
+
+    for _, _, files, folder in os.fwalk(name, dir_fd=around):
+        for document in filter(is_document, files):
+            with suppress(FileNotFoundError):
+                os.unlink(document, dir_fd=folder)
 
 
 def _is_there(name: str, around: int) -> bool:
