@@ -902,10 +902,8 @@ class Array(ArrayNames):
         """
         from zarr_dask.array.append_batch import AppendBatch
         from zarr_dask.formats.concurrent_edit import (
-            check_still_shown,
             reload_metadata,
-            see_latest_node,
-            see_node,
+            see_node_to_append,
             write_changed_documents,
         )
         from zarr_dask.journal import OnConflict, check_no_output, claimed
@@ -924,9 +922,7 @@ class Array(ArrayNames):
                 if isinstance(found, ArrayMeta):
                     self.follow(found)
             before = self.meta
-            look = see_latest_node if is_confirmed(self.store) else see_node
-            seen = look(*place, self.options)
-            check_still_shown(*place)
+            seen = see_node_to_append(*place, self.options, latest=is_confirmed(self.store))
             grown = [reload_metadata(*place, before, self.options, seen)]
             before.check_writable(self.where)
 
@@ -988,19 +984,15 @@ def _append(array: Array, more: np.ndarray, axis: int) -> ArrayMeta:
     """Write elements at the end, which this process has claimed, and return the new metadata."""
     from zarr_dask.array.resize import append_region
     from zarr_dask.formats.concurrent_edit import (
-        check_still_shown,
         reload_metadata,
-        see_latest_node,
-        see_node,
+        see_node_to_append,
         write_changed_documents,
     )
     from zarr_dask.stores.wrappers.confirmed import is_confirmed
 
     shape, region = append_region(array.shape, more.shape, axis)
     place, options = (array.store, array.path, array.node_format), array.options
-    look = see_latest_node if is_confirmed(array.store) else see_node
-    seen = look(*place, options)
-    check_still_shown(*place)
+    seen = see_node_to_append(*place, options, latest=is_confirmed(array.store))
     before = reload_metadata(*place, array.meta, options, seen)
     longer = _reshaped(array, before, shape)
     _write_behind(array, longer, region, more)

@@ -45,7 +45,7 @@ __all__ = [
     "check_still_shown",
     "reload_metadata",
     "see_latest_node",
-    "see_node",
+    "see_node_to_append",
     "with_attributes",
     "write_changed_documents",
     "write_if_absent",
@@ -128,7 +128,7 @@ class SeenNode:
     """Tags of its documents; empty if the store has none."""
 
 
-def see_node(store: Store, path: str, node_format: Format, options: ReadOptions) -> SeenNode:
+def _see_node(store: Store, path: str, node_format: Format, options: ReadOptions) -> SeenNode:
     """Look at a node that may be changed afterwards (`write_changed_documents`)."""
     keys = node_format.node_keys(path)
     tags: dict[str, Hashable] = {}
@@ -150,7 +150,7 @@ def see_latest_node(store: Store, path: str, node_format: Format, options: ReadO
     keys = node_format.node_keys(path)
     tagged = cas_store_or_none(store, keys[0])
     if tagged is None:
-        return see_node(store, path, node_format, options)
+        return _see_node(store, path, node_format, options)
     seen: list[SeenNode] = []
 
     def put(tags: dict[str, Hashable]) -> bool:
@@ -161,6 +161,24 @@ def see_latest_node(store: Store, path: str, node_format: Format, options: ReadO
 
     until_put(f"the metadata of {where(store, path)}", put)
     return seen[0]
+
+
+def see_node_to_append(
+    store: Store, path: str, node_format: Format, options: ReadOptions, *, latest: bool
+) -> SeenNode:
+    """Look at a node before elements are written behind its end; `latest` as `see_latest_node`.
+
+    Raises
+    ------
+    ConditionalWriteError
+        As for `see_latest_node`.
+    MetadataChangedError
+        As for `check_still_shown`.
+    """
+    look = see_latest_node if latest else _see_node
+    seen = look(store, path, node_format, options)
+    check_still_shown(store, path, node_format)
+    return seen
 
 
 def reload_metadata(
@@ -341,7 +359,7 @@ def _put_latest(
     earlier = [] if seen is None or tagged is None else [seen]
 
     def put(tags: dict[str, Hashable]) -> bool:
-        now = earlier.pop() if earlier else see_node(store, path, node_format, options)
+        now = earlier.pop() if earlier else _see_node(store, path, node_format, options)
         tags.update(now.tags)
         before, changed = change(now.meta)
         known = _has_no_document(before) or (len(keys) == 1 and _has_grown(before, changed))
