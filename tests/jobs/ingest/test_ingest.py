@@ -395,7 +395,7 @@ def test_other_units_of_time_are_converted_or_refused(tmp_path):
     assert (found.kind, found.file, found.variable) == ("units", files[1], "time")
     assert "'convert'" in str(error)
     assert "hours since 2000-01-06" in str(error)
-    told = "time is in other units in some files: converted to 'days since 2000-01-01' (noleap)"
+    told = "time is in other units in some files: converted to 'hours since 2000-01-01' (noleap)"
     assert told in " ".join(zd.plan_ingest(files, str(target), concat="time").notes)
     zd.ingest(files, str(target), concat="time", verify=True)
     check(files, str(target))

@@ -751,8 +751,9 @@ class _Array:
                 default=_choice_of_units(self.work.settle, self.parent or self.path, reference),
             )
             if chosen == "convert":
-                to = f"{_named(theirs)}, the units of {self.files[0].url}"
-                self.work.note(f"{self.path} is in other units in some files: converted to {to}")
+                self.work.note(
+                    f"{self.path} is in other units in some files: converted to {_named(theirs)}"
+                )
                 return converted
             return change
         self._differs(number, "units", text, "first", "skip", by_name=by_name)
