@@ -371,12 +371,12 @@ def _put_latest(
 
     with nullcontext() if tagged is not None else one_by_one(store, keys[0]):
         until_put(f"the metadata of {where(store, path)}", put)
-    before, after = latest[0]
-    try:
-        check_still_shown(store, path, node_format, (before, after))
-    except MetadataChangedError:
-        _undo(store, tagged, *(node_format.documents(node, path) for node in (before, after)))
-        raise
+        before, after = latest[0]
+        try:
+            check_still_shown(store, path, node_format, (before, after))
+        except MetadataChangedError:
+            _undo(store, tagged, *(node_format.documents(node, path) for node in (before, after)))
+            raise
     tell_handles(store, path, after)
     return after
 
