@@ -16,7 +16,7 @@ from tests.support.fault_proxy import fault_proxy
 from tests.support.lies import LIES, Put
 from tests.support.object_stores import s3_server
 from zarr_dask.errors import ConditionalWriteError, MetadataChangedError, StoreError
-from zarr_dask.stores import Confirmed, MemoryStore
+from zarr_dask.stores import Confirmed, MemoryStore, Recording
 from zarr_dask.stores.backends.memory import MemoryStore as Values
 from zarr_dask.stores.base import WHOLE
 from zarr_dask.stores.wrapper import StoreWrapper
@@ -180,6 +180,7 @@ class Late(MemoryStore):
 
 APPENDS = {
     "append": lambda store: zd.open_array(store, mode="r+").append([9, 9]),
+    "wrapped": lambda store: zd.open_array(Recording(store), mode="r+").append([9, 9]),
     "batch": lambda store: in_a_batch(zd.open_array(store, mode="r+")),
     "to_zarr": lambda store: zd.to_zarr(np.array([9, 9], "i4"), store, append=0),
     "confirm": lambda store: zd.to_zarr(

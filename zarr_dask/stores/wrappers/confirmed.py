@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from zarr_dask.errors import StoreError
 from zarr_dask.stores.base import Buffer, Store
 from zarr_dask.stores.put_tags import Version, noting_tags, version_at
+from zarr_dask.stores.wrapper import StoreWrapper
 from zarr_dask.stores.wrappers.base import ForwardedReads
 
 __all__ = ["Confirmed", "confirmed_if", "is_confirmed"]
@@ -114,7 +115,9 @@ def _is_json(text: Buffer) -> bool:
 
 
 def is_confirmed(store: Store) -> bool:
-    """True if a store is wrapped by `Confirmed`."""
+    """True if a store is wrapped by `Confirmed`, whatever wraps that."""
+    while isinstance(store, StoreWrapper) and not isinstance(store, Confirmed):
+        store = store.store
     return isinstance(store, Confirmed)
 
 
