@@ -67,6 +67,44 @@ def test_tables_of_packages_name_their_modules():
     assert not found
 
 
+def test_docstrings_of_modules_name_what_exists():
+    texts = {path: path.read_text(encoding="utf-8") for path in PACKAGE.rglob("*.py")}
+    known = {part for path in texts for part in path.relative_to(ROOT).with_suffix("").parts}
+    known |= {
+        name
+        for text in texts.values()
+        for name in re.findall(r"^ *(?:class|def) (\w+)", text, re.MULTILINE)
+    }
+    found = []
+    for path, text in texts.items():
+        docstring = ast.get_docstring(ast.parse(text), clean=False) or ""
+        code = set(re.findall(r"\w+", text.replace(docstring, "")))
+        named = re.findall(r"(?<!`)`([\w.]+)`(?!`)", docstring)
+        gone = [
+            one for one in named if not {one.split(".")[-1], one.split(".")[0]} & (code | known)
+        ]
+        found += [f"{path.relative_to(ROOT)}: {one}" for one in gone]
+    assert not found
+
+
+def test_docstrings_name_paths_that_exist():
+    """`zarr_dask.folder.module.name`, as far as modules go; the name stands in that module."""
+    found = []
+    for path in PACKAGE.rglob("*.py"):
+        text = path.read_text(encoding="utf-8")
+        for name in re.findall(r"(?<!`)`~?(zarr_dask(?:\.\w+)+)`(?!`)", text):
+            at, parts = PACKAGE, name.split(".")[1:]
+            while parts and (at / parts[0]).is_dir():
+                at /= parts.pop(0)
+            if parts and (at / f"{parts[0]}.py").exists():
+                at /= f"{parts.pop(0)}.py"
+            at = at if at.suffix else at / "__init__.py"
+            words = set(re.findall(r"\w+", at.read_text(encoding="utf-8")))
+            if parts and parts[0] not in words:
+                found.append(f"{path.relative_to(ROOT)}: {name}")
+    assert not found
+
+
 MAP = ("decisions", "images", "jobs", "limits", "reads", "writes")
 
 

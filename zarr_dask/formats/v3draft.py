@@ -12,7 +12,7 @@ v3draft            ``meta/foo.array.json``, ``data/foo/c0/0``            the las
 v3draft-2022-05    ``meta/root/foo.array.json``, ``data/root/foo/c0/0``  zarr-python 2, GDAL 3.4
 =================  ====================================================  ======================
 
-Source: v3 draft, "Storage", "Operations"; `draft_document` reads the documents.
+Source: v3 draft, "Storage", "Operations"; `v3draft_document` reads the documents.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """From a source cut into blocks to a lazy dask array.
 
-One `Blockwise` layer of constant size: every task is dask's own ``getter`` on a small source that
+One ``Blockwise`` layer of constant size: every task is dask's own ``getter`` on a small source that
 is part of the task, so that dask pushes slices down into it.
 
 For sources that are parts of shards, dask requests the source of each block that is needed while it

@@ -1,8 +1,8 @@
 """From a dask array to the tasks that write it.
 
-The result is not a `dask.array.Array` but a collection with one output key: a `Blockwise` of write
-tasks, a tree that merges their results, and a last task that makes the result visible. Both are
-expanded into tasks only in the scheduler. A target is any object with the methods of `Target`.
+The result is not a `dask.array.Array` but a collection with one output key: a ``Blockwise`` of
+write tasks, a tree that merges their results, and a last task that makes the result visible. Both
+are expanded into tasks only in the scheduler. A target is any object with the methods of `Target`.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ nodes of this package and of zarr-python, whose path is the start of the resulti
 
 Checks before a write find, for local files, problems that no request to the store itself can show:
 a file in place of a folder, or an array that contains the root of the store. All other checks use
-the store alone (`hierarchy.check_can_create`).
+the store alone (`zarr_dask.hierarchy.edit.check_can_create`).
 
 If requests cost nothing, checks send them one by one. For remote stores everything is requested at
 once, in one round trip, and passed on as a `PrefetchedLocation`. The checks are the same, in the

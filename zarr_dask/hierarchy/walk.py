@@ -1,10 +1,11 @@
 """Walking a hierarchy: the nodes below a path, level by level.
 
 Each level takes one batch of requests for the metadata of all its nodes. Everything below the
-groups is listed at once if that costs no more than listing a folder (`stores.listed`) or if
-`ReadOptions.walk_by_full_listing` is set. Otherwise there is one listing per group: folders of
-arrays are then never listed, and the cost depends on the groups only, not on the number of stored
-objects. With consolidated metadata there are no requests.
+groups is listed at once if that costs no more than listing a folder
+(`zarr_dask.stores.listing.has_paged_listing`) or if `ReadOptions.walk_by_full_listing` is set.
+Otherwise there is one listing per group: folders of arrays are then never listed, and the cost
+depends on the groups only, not on the number of stored objects. With consolidated metadata there
+are no requests.
 
 A prefix without metadata but with nodes below is a group too: the final v3 had such groups before
 2024, and other writers create them. Reading treats them as groups without attributes and warns;

@@ -1,12 +1,12 @@
 """The parts of stored objects that a selection takes, and their positions in the result.
 
-A `SelectionPlan` splits a selection (`selection.IndexTransform`) into groups of dimensions that do
-not depend on each other: one for each dimension that is sliced or has a list of its own, one for
-the dimensions that points index together. For each group it lists the cells of the grid that
-overlap the selection, and within each cell the chunks that hold selected elements (`points`). A
-stored object is then one cell of every group. The pieces are put together in an array with one axis
-for each group, so that every piece is a rectangle of it (`SelectionPlan.gathered`). Pure; knows
-grids and shapes only.
+A `SelectionPlan` splits a selection (`zarr_dask.indexing.transform.IndexTransform`) into groups of
+dimensions that do not depend on each other: one for each dimension that is sliced or has a list of
+its own, one for the dimensions that points index together. For each group it lists the cells of the
+grid that overlap the selection, and within each cell the chunks that hold selected elements
+(`points`). A stored object is then one cell of every group. The pieces are put together in an array
+with one axis for each group, so that every piece is a rectangle of it (`SelectionPlan.gathered`).
+Pure; knows grids and shapes only.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ boolean masks and points all have this form, and so does a selection of a select
     parse_points      array.vindex[...]     lists broadcast against each other, their axes first
     parse_blocks      array.blocks[...]     whole stored objects
 
-`gather` finds the elements that a transform takes of each stored object.
+`zarr_dask.indexing.plan` finds the elements that a transform takes of each stored object.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ when a service is down, many threads stop hammering it after a while.
 
 The default policy outlasts an outage of a minute in jobs, and is shortened in calls that a user
 waits for (`zarr_dask.stores.patience`). A policy that is given holds in every term. A service that
-reports too many requests gets fewer at a time (`zarr_dask._util.threads.in_flight`).
+reports too many requests gets fewer at a time (`zarr_dask._util.threads.request_slots`).
 
 `counting_retries` counts the requests of some work and their retries, for reports.
 """

@@ -6,7 +6,7 @@
 `tasks`             a graph as a whole, or a function of many numbers or arguments
 `pickled_once`      functions of many tasks, pickled and unpickled once
 `local_schedulers`  on threads and processes of this machine
-`cluster`           on `distributed`
+`cluster`           on ``distributed``
 ==================  ==============================================================
 """
 

@@ -3,17 +3,18 @@
 One process creates the output, every rank attaches and puts its block of each step, one process
 makes steps visible::
 
-    zd.Writer.create("run.zarr", {"u": {...}, "time": {...}}, owners=zd.owners((ny, nx), (4, 4)))
+    zd.Writer.create("run.zarr", {"u": {...}, "time": {...}}, owners=zd.decompose((ny, nx), (4, 4)))
 
     with zd.Writer.attach("run.zarr", rank=rank) as writer:
         for step in range(writer.next_step, steps):
-            writer.put(step, {"u": block, "time": time})
+            writer.write_step(step, {"u": block, "time": time})
 
     zd.Writer.attach("run.zarr").publish()
 
-Beside this module, `owners` assigns stored objects to ranks, `output` holds the shared description,
-`stream` writes, `progress` records stored steps, `publish` makes steps visible, `rewinds` restarts
-from a checkpoint, and `exchange` lets ranks share stored objects.
+Beside this module, `decomposition` assigns stored objects to ranks, `output` holds the shared
+description, `rank_buffer` keeps steps until objects are whole and writes them, `rank_log` records
+stored steps, `publish` makes steps visible, `restarts` goes back to a checkpoint, and `mpi` lets
+ranks share stored objects.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """Verification of stored data: missing, damaged and unexpected objects.
 
-One listing finds the existing stored objects, and keys that belong to nothing (`ownerless`). The
-tasks of a `census` check the objects, on dask's schedulers or a cluster. The result is a
-`VerifyReport` (`report`).
+One listing finds the existing stored objects, and keys that belong to nothing (`orphans`), such as
+temporary output of killed writers. The tasks of a `scan` check the objects, on dask's schedulers or
+a cluster. The result is a `VerifyReport` (`report`).
 
-Only receipts (`receipted`) show which absent objects are absent on purpose. They come from a
+Only receipts (`expected`) show which absent objects are absent on purpose. They come from a
 manifest of a job, from any object with ``objects`` and ``empty`` (`ExpectedObjects`), or from the
-journals of jobs that have not ended. `leftovers` finds temporary output of killed writers.
+journals of jobs that have not ended.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ If blocks do not fit the stored objects of the target, the graph regroups them, 
 gathers all values of an object. No two tasks ever write one object. A region that would cut through
 objects is refused. The metadata of a new array is written last, by the last task.
 
-`plan_write` checks (`guards`) and decides everything. `request` holds the arguments, `plan` the
-decisions, `destination` the array to write to, `target` the work of each task, and `running` the
+`plan_write` checks (`checks`) and decides everything. `request` holds the arguments, `plan` the
+decisions, `target_array` the array to write to, `target` the work of each task, and `running` the
 end of the job.
 """
 

@@ -659,7 +659,7 @@ class FsspecStore(HoldsCredentials):
 
     @property
     def has_paged_listing(self) -> bool:
-        """See `zarr_dask.stores.listing.SupportsPagedListing`; others are walked by folder."""
+        """True for known services (`zarr_dask.stores.listing`); others are walked by folder."""
         return self._known_service() is not None
 
     def list(self, prefix: str = "") -> Iterator[str]:

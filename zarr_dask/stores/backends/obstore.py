@@ -131,7 +131,7 @@ class ObstoreStore(HoldsCredentials):
 
     @property
     def has_paged_listing(self) -> bool:
-        """See `zarr_dask.stores.listing.SupportsPagedListing`."""
+        """False in a forked process, see `zarr_dask.stores.listing.has_paged_listing`."""
         return forked_from() is None
 
     # --- the store --------------------------------------------------------------------------------
