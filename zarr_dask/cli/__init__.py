@@ -3,6 +3,17 @@
 It is a thin layer: it reads options, calls the package and prints. Results go to stdout, progress
 and errors to stderr. A finding has exit code 1, wrong usage 2, a failure 3, Ctrl-C 130, SIGTERM
 143. Modules that load dask are imported inside the commands that need them.
+
+=============  ==========================================================================
+every command  `settings`, `options`, `errors`, `output`, `progress`, `signals`, `files`,
+               `completion`
+nodes          `info`, `nodes`, `inventory`, `doctor`
+data           `verify`, `compare`
+jobs           `rechunk`, `copy`, `migrate`, `ingest`, `cluster`, `price`, `pictures`,
+               `job_status`
+plan files     `plan_file`, `script`, `batch_scripts`
+images         `ome`, `ome_jobs`
+=============  ==========================================================================
 """
 
 from __future__ import annotations

@@ -1,4 +1,14 @@
-"""Codecs: the steps between a chunk and its stored bytes."""
+"""Codecs: the steps between a chunk and its stored bytes.
+
+===============  =============================================================================
+all of them      `base`, `chain`, `registry`, `registry_numcodecs`, `codec_config`, `unknown`,
+                 `throughput`
+order of bytes   `arrays`, `reshape`, `checksum`, `conditional`, `numcodecs`
+shards           `sharding`, `index_codecs`, `chunk_batches`
+parts of chunks  `fetch`, `partial_decode`, `blockwise`
+folders          `compress`, `numeric`, `objects`
+===============  =============================================================================
+"""
 
 import sys
 from importlib import import_module

@@ -13,6 +13,7 @@ data types.
 `structs`          records of named fields
 `variable`         texts, byte strings and objects without a fixed size
 `named`            `data_type_of` and `data_type_from_v3`: from names to data types
+`registry`         data types of other packages, by their names
 `bits`             byte order and comparison of NumPy arrays
 =================  ===============================================================
 """

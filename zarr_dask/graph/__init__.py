@@ -12,7 +12,9 @@ top, so each name here is loaded when it is first used.
 `write`               from a dask array to the tasks that write it
 `independent_blocks`  blocks that share no ancestor, computed or written one by one
 `sharing`             credentials for the workers of a cluster, apart from the graph
+`credentials_plugin`  what such a worker keeps of them
 `tokens`              tokens that are the same in another process
+`plain`               contents of graphs for these, without what differs between processes
 ====================  ===============================================================
 """
 

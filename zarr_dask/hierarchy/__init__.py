@@ -1,1 +1,8 @@
-"""Groups and nodes: finding, listing, checking and changing them."""
+"""Groups and nodes: finding, listing, checking and changing them.
+
+===============  ============================================================
+nodes for users  `group`, `open_node`, `create_node`, `values`, `consolidate`
+finding them     `locate`, `walk`, `absent_node`
+changing them    `edit`, `exclusive`, `zip_target`
+===============  ============================================================
+"""

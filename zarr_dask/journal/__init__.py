@@ -3,20 +3,23 @@
 This package handles only bytes and values; jobs know which objects they own and what they have left
 to do. Writes, rechunkings and simulation output have the same journals.
 
-==============  ==============================================================
-`journal`       the description of a job, and the folder of its receipts
-`receipts`      records of finished tasks; `manifest` keeps them after the job
-`location`      locations of the journals of a node
-`lock`          locks of running jobs
-`claims`        claims to the end of an array, one appending job at a time
-`node_claims`   claims to the location of a new node, in remote stores
-`open_outputs`  outputs of simulations, which no other job may change
-`seen_folder`   folders of arrays, to notice that one was replaced
-`incomplete`    messages about a node that a job has not finished
-`finished`      records of finished jobs
-`removals`      records of removals that are under way
-`swap`          replacement of an array by one that was written beside it
-==============  ==============================================================
+=================  ======================================================================
+`journal`          the description of a job, and the folder of its receipts
+`validate_record`  validation of that description, as if a stranger wrote it
+`receipts`         records of finished tasks; `manifest` keeps them after the job
+`location`         locations of the journals of a node
+`lock`             locks of running jobs
+`claims`           claims to the end of an array, one appending job at a time
+`node_claims`      claims to the location of a new node, in remote stores
+`leases`           renewals of claims, by which other hosts see that a process is at work
+`open_outputs`     outputs of simulations, which no other job may change
+`seen_folder`      folders of arrays, to notice that one was replaced
+`incomplete`       messages about a node that a job has not finished
+`job_states`       jobs that have left something beside a hierarchy
+`finished`         records of finished jobs
+`removals`         records of removals that are under way
+`swap`             replacement of an array by one that was written beside it
+=================  ======================================================================
 """
 
 from typing import TYPE_CHECKING

@@ -1,12 +1,18 @@
 """OME-Zarr, the format of bioimaging, of versions 0.4 and 0.5: images, plates, and their rules.
 
-`model` holds metadata as values, `stored_image` opens images and `plates` plates. `rules` and
-`validate_metadata` check metadata against the specification, `migrate_hierarchy` converts a
-hierarchy to another version, `picture` and `plate_picture` draw small ones. `write` writes images:
-`build_metadata` makes their metadata, `downsample_factors` chooses their levels, `grids` makes
-their arrays, `downsample` makes coarser pixels, and `pyramid` plans the super-cells in which
-`pyramid_task` writes all levels. `plan` holds the result of planning; `image_lifecycle` and `job`
-execute it. `update_levels` and `coarser` bring coarser levels up to date.
+=========  =======================================================================================
+metadata   `model`, `build_metadata`, `rules`, `validate_metadata`, `units`, `ome_xml`
+versions   `versions`, `earlier_versions`, `later_versions`, `migrate_hierarchy`, `migrate_arrays`
+reading    `stored_image`, `levels`, `plates`, `field_mosaic`, `image_pixels`, `metadata_listing`,
+           `extents`
+layout     `grids`, `target_layout`, `downsample_factors`
+a pyramid  `pyramid`, `pyramid_task`, `downsample`, `pixel_source`
+a job      `plan`, `pyramid_plan`, `job`, `image_lifecycle`
+writing    `write`, `write_plates`, `images`, `convert_tiff`
+changing   `append_blocks`, `acquire_planes`, `update_levels`, `coarser`, `add_labels_levels`
+labels     `label_blocks`, `measure`, `tables`
+pictures   `thumbnail`, `picture`, `plate_picture`, `sampling`, `png`, `html`, `serve`
+=========  =======================================================================================
 """
 
 from typing import Any as _Any

@@ -1,4 +1,17 @@
-"""Stores: bytes by key, and options as wrappers around them."""
+"""Stores: bytes by key, and options as wrappers around them.
+
+=============  ==================================================================================
+the interface  `base`, `capabilities`, `wrapper`, `listing`, `lines`, `key_names`, `registry`
+opening        `open`, `locations`, `real_location`, `option_checks`, `option_mapping`, `config`,
+               `archives`, `sessions`
+secrets        `secrets`, `url_secrets`, `credential_functions`, `aws_files`, `client_renewal`
+requests       `retry`, `patience`, `error_mapping`, `conditional_get`, `index_prefetch`,
+               `streaming_put`, `server_copy`
+one writer     `compare_and_swap`, `fenced_deletes`, `put_tags`, `process_identity`,
+               `unfinished_uploads`
+local files    `file_backed`, `file_lock`, `no_follow`, `mounts`
+=============  ==================================================================================
+"""
 
 from typing import TYPE_CHECKING
 

@@ -10,6 +10,13 @@ small ones if a size is given.
 `open_dataset` and `open_datatree` do the same with graphs whose size does not depend on the number
 of chunks. xarray's default puts the array under a key of its own, and dask then visits all chunks
 whenever one of them is computed.
+
+========  ==============================================================================
+reading   `read`, `variables`, `elements`
+writing   `write`, `call`, `plan`, `dataset_planner`, `encode`, `check_values`, `stored`
+in parts  `append`, `region`, `find_regions`
+accessor  `accessor`
+========  ==============================================================================
 """
 
 from __future__ import annotations

@@ -1,13 +1,15 @@
-"""Running jobs: a graph as a whole, or many similar tasks, in windows.
+"""The life of a job: its plan, its tasks on any workers, its journal and its report.
 
-==================  ==============================================================
-`workers`           a cluster, or dask's configured scheduler
-`connect`           a client of a running scheduler, or of new local processes
-`tasks`             a graph as a whole, or a function of many numbers or arguments
-`pickled_once`      functions of many tasks, pickled and unpickled once
-`local_schedulers`  on threads and processes of this machine
-`cluster`           on ``distributed``
-==================  ==============================================================
+==============  ==========================================================================
+plans           `plan`, `job`, `array_job`, `layouts`, `map_regions`, `grid_arguments`,
+                `find_sources`
+costs           `cost_model`, `predict`, `rss`, `prices`
+life            `lifecycle`, `resume`, `execute`, `visibility`, `zip_targets`
+tasks           `tasks`, `thread_map`, `overlap_pool`, `local_schedulers`, `pickled_once`,
+                `session_forks`
+clusters        `workers`, `cluster`, `connect`, `probe`, `worker_watch`, `credentials`
+what users see  `report`, `progress_bars`, `figures`, `block_diff`
+==============  ==========================================================================
 """
 
 from zarr_dask.jobs.engine.cluster import ask_scheduler, subscribe_events

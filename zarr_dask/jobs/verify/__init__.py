@@ -1,1 +1,7 @@
-"""Verification of stored data: a census of objects, comparisons and digests of values."""
+"""Verification of stored data: a census of objects, comparisons and digests of values.
+
+==============  ==================================================================
+stored objects  `verify`, `scan`, `expected`, `object_states`, `orphans`, `report`
+values          `compare`, `digest`
+==============  ==================================================================
+"""
