@@ -254,6 +254,15 @@ def test_levels_are_listed_from_the_finest():
     assert "highest resolution to the lowest" in said_of(turned)
 
 
+def test_levels_are_arrays_of_their_own():
+    twice = image()
+    twice["datasets"][1]["path"] = twice["datasets"][0]["path"]
+    attributes = {"ome": {"version": "0.5", "multiscales": [twice]}}
+    found = validate_attributes(attributes, strict=True)
+    places = [one.place for one in found if one.rule == "each level should be an array of its own"]
+    assert places == ["multiscales[0].datasets[1].path"]
+
+
 @pytest.mark.conformance("C141")
 def test_metadata_of_0_5_lie_below_ome():
     attributes = {"version": "0.5", "multiscales": [image()]}

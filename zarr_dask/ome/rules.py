@@ -102,12 +102,12 @@ class Violations:
             else:
                 self.add(f"{place}[{i}]", value, "must be an object")
 
-    def unique(self, values: list[tuple[str, Hashable]], rule: str) -> None:
+    def unique(self, values: list[tuple[str, Hashable]], rule: str, level: str = "must") -> None:
         """Note every value that also occurs at an earlier position."""
         seen: set[Hashable] = set()
         for place, value in values:
             if value in seen:
-                self.add(place, value, rule)
+                self.add(place, value, rule, level)
             seen.add(value)
 
 
@@ -176,13 +176,17 @@ def _check_multiscale(one: Mapping[str, Any], place: str, notes: Violations) -> 
         _check_axes(axes, f"{place}.axes", notes)
     rule = "must be a list of at least one dataset"
     datasets = notes.take(one, place, "datasets", _is_filled, rule)
+    paths: list[tuple[str, Hashable]] = []
     for at, dataset in notes.objects(datasets or [], f"{place}.datasets"):
         path = notes.take(dataset, at, "path", _is_text, "the path of an array must be a string")
         if path is not None and path.startswith("/"):
             rule = "the path of an array must be relative to its group, without '/' at the start"
             notes.add(f"{at}.path", path, rule)
+        if path is not None:
+            paths.append((f"{at}.path", path))
         value = dataset.get("coordinateTransformations", ABSENT)
         _check_transformations(value, f"{at}.coordinateTransformations", axes, notes)
+    notes.unique(paths, "each level should be an array of its own", "should")
     _check_order(datasets or [], f"{place}.datasets", notes)
     if "coordinateTransformations" in one:
         value = one["coordinateTransformations"]
