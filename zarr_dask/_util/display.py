@@ -43,6 +43,8 @@ class InWords:
                 hint = " plan.run() runs it." if runs else " The job has ended; this is its report."
             elif name in {"failed", "ok", "status", "success", "successful"}:
                 hint = " A job that fails raises an error: where there is a report, all is stored."
+                if hasattr(type(self), "equal"):
+                    hint = " equal is True if nothing differs."
             elif name in {"describe", "explain", "summary"}:
                 hint = " print(...) of it says everything."
             elif name in {"draw", "visualize"} and hasattr(type(self), "plot"):
