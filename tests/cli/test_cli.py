@@ -112,11 +112,14 @@ def files(folder):
 # --- help and version -----------------------------------------------------------------------------
 
 
+COMMANDS = main.list_commands(click.Context(main))
+
+
 def test_version():
     assert run("--version").stdout == f"zarr-dask, version {zd.__version__}\n"
 
 
-@pytest.mark.parametrize("command", [(), *((name,) for name in main.commands)])
+@pytest.mark.parametrize("command", [(), *((name,) for name in COMMANDS)])
 def test_help_fits_80_columns(command, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     text = run(*command, "--help").stdout
@@ -128,7 +131,7 @@ def test_help_fits_80_columns(command, monkeypatch):
 
 def test_help_lists_every_command_in_a_few_words():
     context = click.Context(main)
-    assert sorted(main.commands) == [
+    assert COMMANDS == [
         "compare",
         "completion",
         "consolidate",
@@ -153,7 +156,7 @@ def test_help_lists_every_command_in_a_few_words():
         "tree",
         "verify",
     ]
-    for command in main.commands.values():
+    for command in (main.get_command(context, name) for name in COMMANDS):
         assert not command.get_short_help_str(limit=60).endswith("..."), command.name
         assert command.get_help(context)
 
@@ -333,6 +336,19 @@ def test_tree(hierarchy):
     assert run("tree", hierarchy, "ocean/temp").stdout == (
         "temp  (6, 20, 30) float32, chunks (1, 20, 30)\n"
     )
+
+
+def test_a_command_loads_only_its_own_modules(hierarchy):
+    code = (
+        "import sys\n"
+        "from zarr_dask.cli import main\n"
+        f"main(['info', {hierarchy!r}], standalone_mode=False)\n"
+        "of_others = {f'zarr_dask.cli.{name}' for name in ('copy', 'rechunk', 'verify', 'ome')}\n"
+        "own = [name for name in sys.modules if name.startswith('zarr_dask')]\n"
+        "print(len(own), *(of_others & sys.modules.keys()), file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert int(done.stderr) <= 130  # and no name behind the number
 
 
 def test_tree_on_a_terminal_that_knows_ascii_only(hierarchy):

@@ -18,33 +18,63 @@ images         `ome`, `ome_jobs`
 
 from __future__ import annotations
 
+from importlib import import_module
+
 import click
 
 import zarr_dask as zd
-from zarr_dask.cli import (
-    compare,
-    completion,
-    copy,
-    doctor,
-    info,
-    ingest,
-    migrate,
-    nodes,
-    ome,
-    plan_file,
-    rechunk,
-    verify,
-)
-from zarr_dask.cli import inventory as survey
-from zarr_dask.cli import script as submit_script
 from zarr_dask.cli.errors import ErrorHandlingGroup
 from zarr_dask.cli.settings import add_settings
 
 __all__ = ["main"]
 
+_COMMANDS = {
+    "info": "info",
+    "tree": "info",
+    "inventory": "inventory",
+    "rechunk": "rechunk",
+    "plan": "rechunk",
+    "copy": "copy",
+    "ingest": "ingest",
+    "run": "plan_file",
+    "status": "plan_file",
+    "finish": "plan_file",
+    "script": "script",
+    "migrate": "migrate",
+    "verify": "verify",
+    "compare": "compare",
+    "create": "nodes",
+    "delete": "nodes",
+    "consolidate": "nodes",
+    "digest": "nodes",
+    "ls": "nodes",
+    "head": "nodes",
+    "ome": "ome",
+    "doctor": "doctor",
+    "completion": "completion",
+}
+"""Modules of commands, which are imported when a command is called or listed."""
+
+
+class _Commands(ErrorHandlingGroup):
+    """The commands of `_COMMANDS`; a call loads the module of one."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+        """Return the names of all commands."""
+        return sorted(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Return a command; None if there is none of this name."""
+        if cmd_name in _COMMANDS and cmd_name not in self.commands:
+            module = import_module(f"zarr_dask.cli.{_COMMANDS[cmd_name]}")
+            command: click.Command = getattr(module, cmd_name)
+            add_settings(command)
+            self.add_command(command)
+        return super().get_command(ctx, cmd_name)
+
 
 @click.group(
-    cls=ErrorHandlingGroup,
+    cls=_Commands,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="""\b
 Examples:
@@ -67,30 +97,4 @@ def main() -> None:
     """Inspect Zarr arrays and rechunk them on Dask, in bounded memory."""
 
 
-for _command in (
-    info.info,
-    info.tree,
-    survey.inventory,
-    rechunk.rechunk,
-    rechunk.plan,
-    copy.copy,
-    ingest.ingest,
-    plan_file.run,
-    plan_file.status,
-    plan_file.finish,
-    submit_script.script,
-    migrate.migrate,
-    verify.verify,
-    compare.compare,
-    nodes.create,
-    nodes.delete,
-    nodes.consolidate,
-    nodes.digest,
-    nodes.ls,
-    nodes.head,
-    ome.ome,
-    doctor.doctor,
-    completion.completion,
-):
-    main.add_command(_command)
 add_settings(main)
