@@ -508,7 +508,7 @@ def test_a_group_above_that_cannot_be_read_is_not_overwritten(place, action):
 
 
 def test_no_scheduler_at_the_address(place):
-    from zarr_dask.jobs.engine import connect
+    from zarr_dask.jobs.engine.connect import connect
 
     def enter(**where):
         with connect(timeout=0.3, **where):

@@ -188,7 +188,7 @@ def test_the_parallel_simulation_is_that_of_one_process(small_demo):
 @pytest.mark.cluster
 @pytest.mark.slow
 def test_the_simulation_survives_the_loss_of_a_worker(tmp_path):
-    from zarr_dask.jobs.engine import connect
+    from zarr_dask.jobs.engine.connect import connect
 
     job = simulation.Simulation.of_topobathy(160, (96, 128))
     lost = []

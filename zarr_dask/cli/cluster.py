@@ -65,7 +65,7 @@ def cluster(
     """
     if sum(place is not None for place in (scheduler, scheduler_file, workers)) > 1:
         raise click.UsageError("--scheduler, --scheduler-file and --workers exclude each other.")
-    from zarr_dask.jobs.engine import connect
+    from zarr_dask.jobs.engine.connect import connect
 
     connection = connect(scheduler, scheduler_file, workers, SCHEDULER_TIMEOUT)
     with ExitStack() as stack:

@@ -12,17 +12,21 @@ what users see  `report`, `progress_bars`, `figures`, `block_diff`
 ==============  ==========================================================================
 """
 
-from zarr_dask.jobs.engine.cluster import ask_scheduler, subscribe_events
-from zarr_dask.jobs.engine.connect import connect
-from zarr_dask.jobs.engine.tasks import AdaptiveBatches, compute, run_batches, run_tasks
-from zarr_dask.jobs.engine.workers import (
-    Workers,
-    check_reachable_from_workers,
-    find_workers,
-    forks_for,
-    runs_elsewhere,
-    runs_processes,
-)
+from typing import TYPE_CHECKING
+
+from zarr_dask._util.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from zarr_dask.jobs.engine.cluster import ask_scheduler, subscribe_events
+    from zarr_dask.jobs.engine.tasks import AdaptiveBatches, compute, run_batches, run_tasks
+    from zarr_dask.jobs.engine.workers import (
+        Workers,
+        check_reachable_from_workers,
+        find_workers,
+        forks_for,
+        runs_elsewhere,
+        runs_processes,
+    )
 
 __all__ = [
     "AdaptiveBatches",
@@ -30,7 +34,6 @@ __all__ = [
     "ask_scheduler",
     "check_reachable_from_workers",
     "compute",
-    "connect",
     "find_workers",
     "forks_for",
     "run_batches",
@@ -39,3 +42,19 @@ __all__ = [
     "runs_processes",
     "subscribe_events",
 ]
+
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "cluster": ("ask_scheduler", "subscribe_events"),
+        "tasks": ("AdaptiveBatches", "compute", "run_batches", "run_tasks"),
+        "workers": (
+            "Workers",
+            "check_reachable_from_workers",
+            "find_workers",
+            "forks_for",
+            "runs_elsewhere",
+            "runs_processes",
+        ),
+    },
+)
