@@ -1243,6 +1243,54 @@ def test_files_that_arrive_later_are_appended_in_the_finer_units(tmp_path):
     assert zd.open(target, "time")[...].tolist() == [0, 24, 25, 26, 48]
 
 
+def test_later_times_of_another_reference_date_have_the_stored_type(tmp_path):
+    """The first file alone needs no conversion, so its times stay what they are."""
+    files = []
+    for number in range(3):
+        days = np.datetime64("2020-01-01", "ns") + (3 * number + np.arange(3)) * np.timedelta64(
+            1, "D"
+        )
+        one = xr.Dataset({"v": ("time", np.arange(3.0))}, {"time": days})
+        files.append(str(tmp_path / f"{number}.nc"))
+        units = {"units": f"days since {days[0]:.10}".replace("T", " "), "dtype": "i4"}
+        one.to_netcdf(files[-1], encoding={"time": units})
+    target = tmp_path / "out.zarr"
+    for number in (1, 2, 3):
+        zd.ingest(files[:number], target, concat="time")
+    times = zd.open_array(target, "time")
+    assert (times.dtype, times[...].tolist()) == ("i4", list(range(9)))
+    days = np.arange(2**31 - 3, 2**31).astype("i4")
+    one = one.assign_coords(time=("time", days, {"units": "days since 2021-01-01"}))
+    one.to_netcdf(tmp_path / "9.nc")
+    with pytest.raises(IngestError, match=r"9\.nc has values that int32 cannot hold"):
+        zd.ingest([*files, str(tmp_path / "9.nc")], target, concat="time")
+    assert zd.open_array(target, "time").shape == (9,)
+
+
+@pytest.mark.parametrize("way", ["ingest", "plan", "append"])
+def test_numbers_that_no_file_masks_stay_numbers_in_v2(tmp_path, way):
+    """xarray takes the fill value for the mask before v3; NetCDF has one of its own."""
+    import netCDF4
+
+    files = [str(tmp_path / f"{number}.nc") for number in range(2)]
+    for number, file in enumerate(files):
+        with netCDF4.Dataset(file, "w") as made:
+            made.createDimension("t", None)
+            for dtype in ("i8", "i1", "f4"):
+                values = made.createVariable(dtype, dtype, ("t",), chunksizes=(2,))
+                values.set_auto_mask(False)
+                values[4:6] = [2**60 + 1 if dtype == "i8" else 0, number]
+    target = tmp_path / "out.zarr"
+    if way == "plan":
+        zd.load_plan(zd.plan_ingest(files, target, concat="t", format="v2").to_json()).run()
+    else:
+        zd.ingest(files[: 1 if way == "append" else 2], target, concat="t", format="v2")
+        zd.ingest(files, target, concat="t", format="v2")
+    with xr.open_mfdataset(files, combine="nested", concat_dim="t") as wanted:
+        for found in (xr.open_zarr(target, consolidated=False), zd.open_dataset(target)):
+            xr.testing.assert_identical(found.load(), wanted.load())
+
+
 def test_a_time_that_is_too_late_for_the_units_is_refused(tmp_path):
     for name, unit, value in (("a.nc", "nanoseconds", 1), ("b.nc", "days", 4_000_000)):
         one = xr.Dataset({"v": ("x", [value], {"units": f"{unit} since 2000-01-01"})})

@@ -16,6 +16,7 @@ import numpy as np
 from zarr_dask._util.keywords import did_you_mean
 from zarr_dask.errors import GridError, IngestError, StoreKeyError
 from zarr_dask.formats.base import ArrayMeta
+from zarr_dask.formats.missing_values import has_mask
 from zarr_dask.jobs.engine.plan import format_bytes
 from zarr_dask.jobs.ingest.convert import PACKING, Conversion, unpacked_dtype
 from zarr_dask.jobs.ingest.differences import FileDifference, choice_for
@@ -36,10 +37,12 @@ __all__ = [
     "Combined",
     "FilePiece",
     "Order",
+    "StoredVariable",
     "combine",
     "compared_variables",
     "inferred_concat",
     "new_ends",
+    "with_zero_fills",
 ]
 
 Order = Literal["given", "name", "coordinate"]
@@ -58,6 +61,15 @@ class FilePiece:
     """None if values stay as they are."""
     direct: bool
     """True if its chunks are those of the array."""
+
+
+@dataclass(frozen=True)
+class StoredVariable:
+    """A variable of the store to which files are appended."""
+
+    units: str
+    """Its attribute; empty if it has none."""
+    dtype: np.dtype[Any]
 
 
 @dataclass(frozen=True)
@@ -106,6 +118,8 @@ class Combination:
     notes: tuple[str, ...]
     lengths: tuple[int, ...]
     """Elements of each file along the concatenation."""
+    has_zero_fills: bool = False
+    """True if it comes from `with_zero_fills`."""
 
     @property
     def doubt(self) -> str:
@@ -116,6 +130,24 @@ class Combination:
         question = did_you_mean(self.concat, known, closeness=0.75)
         new = f"No file has the dimension {self.concat!r}, so that each would be one element of it."
         return question and new + question
+
+
+def with_zero_fills(found: Combination) -> Combination:
+    """Return files as a dataset in which no number that is not masked is a fill value, but zero.
+
+    NetCDF and HDF5 have a fill value of their own for what was never written, which is no mask.
+    """
+    arrays = {
+        path: replace(
+            one,
+            meta=replace(one.meta, fill_value=one.meta.data_type.zero),
+            served=replace(one.served, fill=None),
+        )
+        if has_mask(one.meta)
+        else one
+        for path, one in found.arrays.items()
+    }
+    return replace(found, arrays=arrays, has_zero_fills=True)
 
 
 @dataclass
@@ -329,7 +361,7 @@ def combine(
     order: Order | None,
     settle: Mapping[str, str],
     variables: Sequence[str] | None = None,
-    stored: Mapping[str, str] | None = None,
+    stored: Mapping[str, StoredVariable] | None = None,
 ) -> Combination:
     """Return files as one dataset, with all differences that are not settled.
 
@@ -347,7 +379,7 @@ def combine(
     variables
         Paths of the variables to take; all by default.
     stored
-        Units of times in the store to append to, by variable.
+        Variables of the store to append to, by path.
 
     Raises
     ------
@@ -371,12 +403,15 @@ def combine(
     new = concat is not None and all(concat not in one.dimensions for one in files)
     lengths = tuple(1 if new else _length(one, concat) for one in files)
     parents = _bounds_parents(files)
-    units = _finer(files, settle, stored or {})
+    stored = stored or {}
+    units = _finer(files, settle, stored)
     arrays: dict[str, Combined] = {}
     for path in dict.fromkeys(p for one in files for p in one.variables):
         if variables is not None and path not in variables:
             continue
-        made = _Array(path, files, concat, new, lengths, parents.get(path), units, work).made()
+        made = _Array(
+            path, files, concat, new, lengths, parents.get(path), units, stored.get(path), work
+        ).made()
         if made is not None:
             arrays[path] = made
     groups = _groups(files, work)
@@ -435,7 +470,7 @@ def _bounds_parents(headers: Sequence[Header]) -> dict[str, str]:
 
 
 def _finer(
-    files: Sequence[Header], settle: Mapping[str, str], stored: Mapping[str, str]
+    files: Sequence[Header], settle: Mapping[str, str], stored: Mapping[str, StoredVariable]
 ) -> dict[str, str]:
     """Return the units that are stored, or finer ones, in which no time becomes a rounded one."""
     found = {}
@@ -443,9 +478,9 @@ def _finer(
         ones = [one.variables[path] for one in files if path in one.variables]
         if _choice_of_units(settle, path, ones[0]) != "convert":
             continue
-        if path in stored:
-            if _time_change(ones[0], _in_units(ones[0], stored[path])) is not None:
-                found[path] = stored[path]
+        if path in stored and is_time(stored[path].units):
+            if _time_change(ones[0], _in_units(ones[0], stored[path].units)) is not None:
+                found[path] = stored[path].units
             continue
         whole = all(one.dtype != "string" and np.dtype(one.dtype).kind in "iu" for one in ones)
         changes = [change for one in ones if (change := _time_change(one, ones[0]))]
@@ -542,6 +577,7 @@ class _Array:
     lengths: Sequence[int]
     parent: str | None
     finer: Mapping[str, str]
+    stored: StoredVariable | None
     work: _Work
     left_out: bool = False
 
@@ -833,7 +869,7 @@ class _Array:
             for one in changes.values()
         )
         if any(changes.values()):
-            dtype = np.dtype("i8") if exact and dtype.kind in "iu" else np.dtype("f8")
+            dtype = self._whole_dtype() if exact and dtype.kind in "iu" else np.dtype("f8")
         missing = None
         if len(files) < len(self.files):
             mask = reference.attribute("_FillValue")
@@ -857,6 +893,11 @@ class _Array:
             # the filters stay, so that the plan knows what reading costs
             served = replace(served, dtype=dtype.newbyteorder("<").str, attrs=attrs, fill=fill)
         return served, unpacks, missing
+
+    def _whole_dtype(self) -> np.dtype[Any]:
+        """Return the type of whole numbers in new units: that of the store, or int64."""
+        kept = np.dtype("i8") if self.stored is None else self.stored.dtype
+        return kept if kept.kind in "iu" else np.dtype("i8")
 
     def _conversion(
         self, one: Variable, served: Variable, change: Conversion | None, unpacks: bool

@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Any
 
 from zarr_dask.errors import PlanError
-from zarr_dask.jobs.ingest.combine import Combination, combine
+from zarr_dask.jobs.ingest.combine import Combination, combine, with_zero_fills
 from zarr_dask.jobs.ingest.dataset_store import DatasetStore
 from zarr_dask.jobs.ingest.differences import checked_settle, refuse
 from zarr_dask.jobs.ingest.survey import read_survey
@@ -38,6 +38,7 @@ def described(
         "order": [one.url for one in made.headers],
         "settle": dict(settle),
         "variables": None if variables is None else list(variables),
+        "zero_fills": made.has_zero_fills,
     }
 
 
@@ -81,6 +82,8 @@ def _files(description: str, identity: str, options: str) -> DatasetStore:
         variables=given["variables"],
     )
     refuse(made.differences)
+    if given.get("zero_fills"):
+        made = with_zero_fills(made)
     scheme = given["order"][0].partition("://")[0]
     found = DatasetStore.of(made, own.get(scheme, own))
     if found.identity != identity:

@@ -56,10 +56,12 @@ from zarr_dask.jobs.ingest.combine import (
     Combination,
     Combined,
     Order,
+    StoredVariable,
     combine,
     compared_variables,
     inferred_concat,
     new_ends,
+    with_zero_fills,
 )
 from zarr_dask.jobs.ingest.dataset_store import DatasetStore
 from zarr_dask.jobs.ingest.described import described
@@ -68,7 +70,6 @@ from zarr_dask.jobs.ingest.file_store import FORMAT
 from zarr_dask.jobs.ingest.footprint import held_besides, held_of_files, loaded_by_worker
 from zarr_dask.jobs.ingest.source_file import find_files, natural
 from zarr_dask.jobs.ingest.survey import FileSurvey, read_survey, survey_files, with_digests
-from zarr_dask.jobs.ingest.time_units import is_time
 from zarr_dask.jobs.verify.compare import compare
 from zarr_dask.jobs.write.commit import GroupCommit, finish_commit
 from zarr_dask.jobs.write.request import WriteRequest
@@ -439,6 +440,9 @@ def plan_ingest(
         found, combination = _combined(
             urls, storage_options, engine, before, concat, order, settled, variables, tell, there
         )
+    target = format_named(format or FORMAT.name) if there is None else there.node_format
+    if target.names_attribute is not None:  # xarray takes fill values for masks there
+        combination = with_zero_fills(combination)
     if store is not None:
         store.set(kept, [found.to_json()])
     refuse(combination.differences, combination.doubt)
@@ -633,7 +637,7 @@ def _combined(
     if readable:
         concat = concat or inferred_concat(readable)
         found = with_digests(found, compared_variables(readable, concat), options)
-    stored = _stored_units(there) if there is not None else {}
+    stored = _stored_variables(there) if there is not None else {}
     made = combine(
         found.headers,
         concat=concat,
@@ -648,11 +652,13 @@ def _combined(
     return found, made
 
 
-def _stored_units(there: Group) -> dict[str, str]:
-    """Return the units of times that arrays of a store have, by path."""
+def _stored_variables(there: Group) -> dict[str, StoredVariable]:
+    """Return what later files are brought to, by path."""
     nodes = ((path, node) for path, node in there.walk() if isinstance(node, Array))
-    units = ((path, str(node.attributes.get("units", ""))) for path, node in nodes)
-    return {path: text for path, text in units if is_time(text)}
+    return {
+        path: StoredVariable(str(node.attributes.get("units", "")), node.dtype)
+        for path, node in nodes
+    }
 
 
 def surveyed(
