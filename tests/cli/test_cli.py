@@ -1045,6 +1045,41 @@ def test_labels_select_what_is_copied(tmp_path):
     assert zd.open_array(tmp_path / "c", "t").shape == (40, 1, 3)
 
 
+@pytest.mark.parametrize(
+    ("wanted", "days"),
+    [
+        ("2000-01-03T00:00", slice("2000-01-03T00:00", "2000-01-03T00:00")),
+        ("2000-01-03 00:00:00", slice("2000-01-03", "2000-01-03")),
+        ("2000-01-03T12:00:2000-01-05", slice("2000-01-03T12:00", "2000-01-05")),
+        ("2000-01-03:2000-01-05T00:00:00", slice("2000-01-03", "2000-01-05T00:00:00")),
+        ("2000-01-03T00:00:2000-01-05T06:30", slice("2000-01-03T00:00", "2000-01-05T06:30")),
+        ("2000-01-03T12:00:", slice("2000-01-03T12:00", None)),
+    ],
+)
+def test_times_with_colons_are_labels(tmp_path, wanted, days):
+    place = tmp_path / "days.zarr"
+    zd.write_dataset(steps(0, 8), place)
+    run("copy", place, tmp_path / "a", "--sel", f"time={wanted}")
+    assert zd.open_dataset(tmp_path / "a").load().identical(steps(0, 8).sel(time=days).load())
+
+
+def test_what_is_given_by_name_may_be_given_one_by_one(tmp_path):
+    """The first ones were once dropped without a word, and all was copied."""
+    place = tmp_path / "days.zarr"
+    zd.write_dataset(steps(0, 8), place)
+    run("copy", place, tmp_path / "a", "--sel", "lat=15:90", "--sel", "time=2000-01-03:")
+    wanted = steps(0, 8).sel(lat=slice(15, 90), time=slice("2000-01-03", None)).load()
+    assert zd.open_dataset(tmp_path / "a").load().identical(wanted)
+    run("copy", place, tmp_path / "b", "--region", "time=0:3", "--region", "lat=0")
+    assert zd.open_array(tmp_path / "b", "t").shape[:2] == (3, 1)
+    run("rechunk", place, tmp_path / "c", "--chunks", "time=5", "--chunks", "lat=1")
+    assert zd.open_array(tmp_path / "c", "t").chunks[:2] == (5, 1)
+    for given in (("time=3", "time=4"), ("3,1,1", "4,1,1"), ("time=3", "4,1,1")):
+        options = [part for one in given for part in ("--chunks", one)]
+        said = refuse("rechunk", place, tmp_path / "d", *options, code=2)
+        assert "twice" in said or "more than once" in said
+
+
 def test_labels_that_are_wrong_are_refused(tmp_path):
     place = tmp_path / "days.zarr"
     zd.write_dataset(steps(0, 40), place)

@@ -16,6 +16,7 @@ from zarr_dask.cli.options import (
     GridType,
     SizeType,
     TargetType,
+    named_option,
     once_each,
     run_options,
 )
@@ -84,8 +85,8 @@ The same command with more files appends these.
 @click.option(
     "--engine", help="Engine of xarray that reads the files, such as cfgrib:typeOfLevel=surface."
 )
-@click.option("--chunks", type=GridType(), help="Chunks by name: time=-1,lat=32.")
-@click.option("--shards", type=GridType(), help="Shards by name, in the same form.")
+@named_option("--chunks", type=GridType(), help="Chunks by name: time=-1,lat=32.")
+@named_option("--shards", type=GridType(), help="Shards by name, in the same form.")
 @click.option("--codecs", type=CodecsType(), help="Codecs: names, as in zstd, or a JSON list.")
 @click.option("--format", type=FORMAT, help="Format of the store; v3 by default.")
 @click.option("--max-mem", type=SizeType(), help="Memory of one process, at most, such as 2GB.")

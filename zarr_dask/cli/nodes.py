@@ -13,7 +13,7 @@ import numpy as np
 import zarr_dask as zd
 from zarr_dask.cli.cluster import cluster, cluster_options
 from zarr_dask.cli.info import layout_line, name_of, node_facts
-from zarr_dask.cli.options import FORMAT, CodecsType, GridType, RegionType, once_each
+from zarr_dask.cli.options import FORMAT, CodecsType, GridType, RegionType, named_option, once_each
 from zarr_dask.cli.output import answer, echo, terminal_safe
 from zarr_dask.cli.settings import settings, storage_options
 from zarr_dask.cli.signals import handle_signals
@@ -82,8 +82,12 @@ Examples:
 @_PATH
 @click.option("--shape", type=_ShapeType(), help="Lengths of the array; without it, a group.")
 @click.option("--dtype", help="Data type of the array, such as float32.")
-@click.option("--chunks", type=GridType(), help="Chunks: 512,32,32, 64 for all, 10MB, or auto.")
-@click.option("--shards", type=GridType(), help="Shards of several chunks, in the same form.")
+@named_option(
+    "--chunks",
+    type=GridType(),
+    help="Chunks: 512,32,32, 64 for all, 10MB, or auto.",
+)
+@named_option("--shards", type=GridType(), help="Shards of several chunks, in the same form.")
 @click.option("--codecs", type=CodecsType(), help="Codecs: names, as in zstd, or a JSON list.")
 @click.option(
     "--fill-value", metavar="VALUE", help="Value of what is not written; 0 or NaT by default."
@@ -253,8 +257,10 @@ Examples:
     "--number", "-n", type=click.IntRange(min=1), default=5, show_default=True,
     help="Elements of each dimension.",
 )  # fmt: skip
-@click.option(
-    "--region", type=RegionType(), help="Print this part instead: 0:3,: or by name time=0:3."
+@named_option(
+    "--region",
+    type=RegionType(),
+    help="Print this part instead: 0:3,: or by name time=0:3.",
 )
 @_VERIFY
 @_MANIFEST

@@ -10,7 +10,7 @@ import click
 import zarr_dask as zd
 from zarr_dask.cli.cluster import cluster, cluster_options
 from zarr_dask.cli.migrate import run_migration, wrong_usage
-from zarr_dask.cli.options import CodecsType, GridType, SizeType
+from zarr_dask.cli.options import CodecsType, GridType, SizeType, named_option
 from zarr_dask.cli.output import answer, echo, report_facts, say_plan, wrapped
 from zarr_dask.cli.progress import image_progress
 from zarr_dask.cli.settings import two_storage_options
@@ -46,13 +46,13 @@ Examples:
     help="The version to convert to.",
 )
 @click.option("--path", default="", help="Path of the image or plate below URL (and DST).")
-@click.option(
+@named_option(
     "--chunks",
     type=GridType(),
     help="Rewrite all pixels in these chunks: z=1,y=256,x=256, or by position; -1 is a whole "
     "axis. Axes that are not named keep theirs.",
 )
-@click.option(
+@named_option(
     "--shards",
     type=GridType(),
     help="Shards of the new arrays, in the same forms; for TIFF also auto.",
@@ -215,12 +215,12 @@ Examples:
     help="Version of OME-Zarr; 0.5 by default.",
 )
 @click.option("--path", default="", help="Path of the image below DST.")
-@click.option(
+@named_option(
     "--chunks",
     type=GridType(),
     help="Chunk lengths: z=1,y=256,x=256, or by position; about 1 MiB by default.",
 )
-@click.option(
+@named_option(
     "--shards",
     type=GridType(),
     help="Shards of several chunks, in the same forms, or auto; none by default.",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, cast
 
 import click
@@ -28,6 +29,7 @@ __all__ = [
     "array_options",
     "encoding_options",
     "job_options",
+    "named_option",
     "once_each",
     "run_options",
     "selected",
@@ -175,16 +177,63 @@ class LabelsType(click.ParamType[Any]):
         labels: dict[str, Any] = {}
         for item in value.split(","):
             name, _, wanted = (part.strip() for part in item.partition("="))
-            ends = [one.strip() or None for one in wanted.split(".." if ".." in wanted else ":")]
+            ends = [one.strip() or None for one in _label_ends(wanted)]
             if not name or name in labels or not wanted or len(ends) > 2:
                 self.fail(
                     f"{value!r}: {item!r} is no range of labels: expected time=2000:2010, one "
-                    "label as in lat=45, or time=2000-01-01T06:00..2000-01-02, each once.",
+                    "label as in lat=45, or time=2000-01-01T06:00..2000-01-02, each name once.",
                     param,
                     ctx,
                 )
             labels[name] = slice(*ends) if len(ends) == 2 else ends[0]
         return labels
+
+
+def _label_ends(wanted: str) -> list[str]:
+    """Return the ends of a range of labels, or one label; colons within a time part nothing."""
+    if ".." in wanted:
+        return wanted.split("..")
+    times = _TIMES.fullmatch(wanted)
+    if times is None:
+        return wanted.split(":")
+    return [one for one in times.groups() if one is not None]
+
+
+_TIME = r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d(?:\.\d+)?)?Z?"
+_TIMES = re.compile(rf"({_TIME})|({_TIME}|[^:]*):({_TIME}|[^:]*)")
+
+
+class _NamedOption(click.Option):
+    """An option whose values by name may also be given one by one: ``--sel time=3 --sel lat=5``."""
+
+    def __init__(self, names: Sequence[str], **options: Any) -> None:
+        super().__init__(names, **{**options, "multiple": True})
+
+    def process_value(self, ctx: click.Context, value: Any) -> Any:
+        """Return all values as one.
+
+        Raises
+        ------
+        click.BadParameter
+            If one of several has no names, or a name is given twice.
+        """
+        given = super().process_value(ctx, value)
+        if len(given) < 2:
+            return given[0] if given else None
+        found: dict[Any, Any] = {}
+        for one in given:
+            if not isinstance(one, dict):
+                text = "is given more than once, which is only possible by name, as in time=3"
+                raise click.BadParameter(f"{text}.", ctx, self)
+            for name, part in one.items():
+                if name in found:
+                    raise click.BadParameter(f"names {name!r} twice.", ctx, self)
+                found[name] = part
+        return found
+
+
+named_option = partial(click.option, cls=_NamedOption)
+"""Decorate a command with an option whose values by name may be given one by one."""
 
 
 class CodecsType(click.ParamType[Any]):
@@ -275,26 +324,26 @@ def once_each(
 _JOB_OPTIONS = [
     click.argument("src"),
     click.argument("dst", type=TargetType()),
-    click.option(
+    named_option(
         "--chunks",
         type=GridType(),
         help="Chunk lengths: 512,32,32, or 64 for all dimensions, or by name or position "
         "time=-1,lat=32; also auto, or a size such as 10MB, for all or for one dimension. -1 is a "
         "whole dimension; dimensions that are not named keep theirs.",
     ),
-    click.option(
+    named_option(
         "--shards",
         type=GridType(),
         help="Shard lengths, in the same forms: stored objects of several chunks. Without it, "
         "every chunk is an object of its own.",
     ),
-    click.option(
+    named_option(
         "--region",
         type=RegionType(),
         help="Copy only this part: slices as in NumPy, 0:100,:,5 or by name time=0:100,lat=5. A "
         "number is a slice of length one; all dimensions are kept.",
     ),
-    click.option(
+    named_option(
         "--sel",
         type=LabelsType(),
         help="Copy only what has these labels, both ends included: time=2000:2010,lat=45:90. SRC "
