@@ -459,6 +459,17 @@ def test_attribute_that_v2_keeps_for_names_of_dimensions_is_not_lost(tmp_path, j
         ({"dtype": "i2"}, np.nan, "_FillValue"),
         ({"dtype": "i1", "_Unsigned": "true", "_FillValue": -1}, 256, "255"),
         ({"dtype": "i8"}, 2.0**63, "9.2"),
+        ({"dtype": "i1", "scale_factor": 0.5, "_FillValue": -1}, -0.5, "stores as -1, its mark"),
+        (
+            {"dtype": "u1", "scale_factor": -0.5, "add_offset": 2.0, "_FillValue": 9},
+            -2.7,
+            "stores as 9",
+        ),
+        (
+            {"dtype": "i1", "_Unsigned": "true", "scale_factor": 0.5, "_FillValue": -1},
+            127.5,
+            "stores as 255",
+        ),
     ],
 )
 def test_numbers_that_the_encoding_cannot_hold_are_refused(

@@ -131,6 +131,10 @@ class _CodeRange:
     low: float
     high: float
     takes_missing: bool
+    factor: float = 1
+    start: float = 0
+    masks: tuple[int, ...] = ()
+    """Codes of packed values that stand for missing ones."""
 
     def check(self, values: np.ndarray) -> np.ndarray:
         """Return values if all of them are in range."""
@@ -152,7 +156,20 @@ class _CodeRange:
                 f"({self.encoded}) holds {self.low:g} to {self.high:g}, and others would come back "
                 "as other numbers. Clip them, or write it with another encoding."
             )
+        for mask in self.masks:
+            at, half = self.factor * mask + self.start, abs(self.factor) / 2
+            if low <= at + half and high >= at - half:  # most packings have their mask outside
+                self._check_unmasked(values, mask)
         return values
+
+    def _check_unmasked(self, values: np.ndarray, mask: int) -> None:
+        masked = values[np.rint((values - self.start) / self.factor) == mask]
+        if masked.size:
+            raise DatasetMismatchError(
+                f"variable {self.name!r} has the value {masked[0]}, which its encoding "
+                f"({self.encoded}) stores as {mask}, its mark of missing values: it would come "
+                "back as NaN. Choose another _FillValue, or another scale_factor or add_offset."
+            )
 
 
 def texts_in_length(name: str, variable: xr.Variable) -> xr.Variable:
@@ -316,4 +333,13 @@ def _bounds(name: str, dtype: np.dtype[Any], encoding: Mapping[str, Any]) -> _Co
     # codes are rounded; beyond 2**53 the next smaller number is the last that has one
     top = np.nextafter(limits.max + 0.5, 0)
     low, high = sorted((factor * (limits.min - 0.5) + start, factor * top + start))
-    return _CodeRange(name, encoded, low, high, missing)
+    masks = () if is_plain or not factor else _mask_codes(encoding, code)
+    return _CodeRange(name, encoded, low, high, missing, factor, start, masks)
+
+
+def _mask_codes(encoding: Mapping[str, Any], code: np.dtype[Any]) -> tuple[int, ...]:
+    """Return the codes that stand for missing values, some of which are of the other sign."""
+    given = (np.asarray(encoding.get(key)) for key in ("_FillValue", "missing_value"))
+    numbers = [mask.item() for mask in given if mask.ndim == 0 and mask.dtype.kind in "iuf"]
+    bits = {int(one) % (1 << 8 * code.itemsize) for one in numbers if float(one).is_integer()}
+    return tuple(int(np.array(one, f"u{code.itemsize}").view(code)) for one in bits)
