@@ -4,6 +4,6 @@
 arguments  `arguments`, `keywords`, `json_fields`
 names      `lazy_names`, `class_registry`, `xarray_accessor`
 output     `display`, `warnings`, `show_versions`
-work       `threads`, `buffers`
+work       `threads`, `buffers`, `control_groups`
 =========  =================================================
 """

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import copy_context
+from functools import cache
 from itertools import chain, islice
 from math import inf
 from typing import Any, TypeVar
@@ -65,10 +66,17 @@ _EASE = 1.0  # seconds between two steps of slowing down, for the effect of the 
 
 
 def cpu_count() -> int:
-    """Return the number of cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    """Return the number of cores that this process may use, in its container or batch job."""
+    allowed = hasattr(os, "sched_getaffinity")
+    cores = len(os.sched_getaffinity(0)) if allowed else os.cpu_count() or 1
+    return min(cores, _cores_of_groups() or cores)
+
+
+@cache
+def _cores_of_groups() -> int | None:
+    from zarr_dask._util.control_groups import cpu_limit
+
+    return cpu_limit()
 
 
 class _PoolThread(threading.local):

@@ -8,9 +8,9 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from math import ceil, inf
 from numbers import Real
-from pathlib import Path
 from typing import Protocol, Self, TypeVar
 
+from zarr_dask._util.control_groups import memory_limit
 from zarr_dask.errors import MemoryBudgetError
 from zarr_dask.jobs.engine.plan import Costs, format_bytes, parse_bytes
 from zarr_dask.jobs.engine.workers import Workers
@@ -220,11 +220,12 @@ _SHARE_OF_LIMIT = 0.6  # fraction of a worker's memory limit; dask starts to spi
 _SHARE_OF_PAUSE = 0.8  # fraction at which a dask worker starts no more tasks
 IDLE_WORKER = 150_000_000
 """Bytes of an idle dask worker that has imported the package."""
-_CGROUPS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
 
 def memory_budget(max_mem: str | int | None, workers: Workers) -> int:
-    """Return the bytes that one process may hold: as given, a share of the limit, or 1 GB.
+    """Return the bytes that one process may hold: as given, or a share of the workers' limit.
+
+    Without a limit it is 1 GB, and no more than the process's share of half of the machine.
 
     Raises
     ------
@@ -242,7 +243,7 @@ def memory_budget(max_mem: str | int | None, workers: Workers) -> int:
             )
         return wanted
     if limit is None:
-        return _DEFAULT_MEMORY
+        return min(_DEFAULT_MEMORY, _share_of_machine(workers))
     # a small worker has little left for tasks before dask pauses it
     left = int(limit * _SHARE_OF_PAUSE) - IDLE_WORKER
     return max(min(int(limit * _SHARE_OF_LIMIT), left), limit // 8)
@@ -294,17 +295,20 @@ class JobBudget:
             As `memory_budget`.
         """
         if max_mem is None and workers.memory_limit is None:
-            processes = max(workers.threads // workers.threads_per_process, 1)
-            return cls(workers, max(machine_memory() // 2 // processes, _DEFAULT_MEMORY), False)
+            return cls(workers, _share_of_machine(workers), False)
         return cls(workers, memory_budget(max_mem, workers), max_mem is not None)
 
 
+def _share_of_machine(workers: Workers) -> int:
+    """Return the bytes of half of the machine's memory that each process of it has."""
+    processes = max(workers.threads // workers.threads_per_process, 1)
+    return machine_memory() // 2 // processes
+
+
 def machine_memory() -> int:
-    """Return the bytes of memory that this machine, or the container around, has."""
-    found = []
+    """Return the bytes of memory that this machine, the container or the batch job has."""
+    limit = memory_limit()
+    found = [] if limit is None else [limit]
     with suppress(ValueError, OSError, AttributeError):  # not every system knows these names
         found.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
-    for place in _CGROUPS:
-        with suppress(ValueError, OSError):  # no such limit, or the word "max"
-            found.append(int(Path(place).read_text()))
     return min(found, default=_DEFAULT_MEMORY)
