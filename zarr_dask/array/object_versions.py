@@ -12,14 +12,13 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, replace
 from hashlib import sha256
 
-from zarr_dask._util.threads import parallel_for
 from zarr_dask.errors import ArrayChangedError, StoreError
 from zarr_dask.formats.base import ArrayMeta, ReadOptions, where
-from zarr_dask.stores.base import Store, SupportsListTags, etag_of, is_remote
+from zarr_dask.stores.base import Store, etag_of, is_remote, list_tags
 
 __all__ = ["ObjectVersions", "pinned"]
 
@@ -112,7 +111,9 @@ def pinned(
 
 def _listed(store: Store, path: str, prefix: str, meta: ArrayMeta) -> ObjectVersions:
     tags = {
-        key: tag for key, tag in _tags(store, prefix) if meta.coords(key[len(prefix) :]) is not None
+        key: tag
+        for key, tag in list_tags(store, prefix)
+        if meta.coords(key[len(prefix) :]) is not None
     }
     for _ in range(_TICKS):
         fresh = [key for key, tag in tags.items() if tag is None]
@@ -127,20 +128,6 @@ def _listed(store: Store, path: str, prefix: str, meta: ArrayMeta) -> ObjectVers
             "it in files or in an object store, or leave consistent= out."
         )
     return ObjectVersions(store, where(store, path), tags)
-
-
-def _tags(store: Store, prefix: str) -> Iterator[tuple[str, Hashable]]:
-    """Yield the keys below a prefix and the tags of their values."""
-    if isinstance(store, SupportsListTags) and (listed := store.list_tags(prefix)) is not None:
-        yield from listed
-        return
-    found: dict[str, Hashable] = {}
-
-    def ask(key: str) -> None:
-        found[key] = etag_of(store, key)
-
-    parallel_for(ask, list(store.list(prefix)), None)
-    yield from found.items()
 
 
 _KNOWN: OrderedDict[str, ObjectVersions] = OrderedDict()

@@ -31,6 +31,7 @@ from zarr_dask.formats.base import (
     where,
 )
 from zarr_dask.formats.consolidated import read_consolidated
+from zarr_dask.formats.detect import FORMATS
 from zarr_dask.grid.dimension import Dimension, Edges, Fixed
 from zarr_dask.stores.base import Store, etag_of, is_remote
 from zarr_dask.stores.open import local_path
@@ -111,6 +112,19 @@ class Standing:
         """True if an array in local files had a document, and has none now."""
         return self._is_local_file and self.store.size(self._key) is None
 
+    def check_objects_read(self) -> None:
+        """Raise if an array in local files has got newer metadata with other keys of its objects.
+
+        Raises
+        ------
+        MetadataChangedError
+            If so; see `zarr_dask.formats.concurrent_edit.check_objects_read`.
+        """
+        if self._is_local_file and self.node_format != FORMATS[0]:
+            from zarr_dask.formats.concurrent_edit import check_objects_read
+
+            check_objects_read(self.store, self.path, self.node_format, self.meta)
+
     @cached_property
     def _is_local_file(self) -> bool:
         return self.shown.by == self.path and local_path(self.store, "") is not None
@@ -187,7 +201,10 @@ class Confirmation:
         ------
         NodeNotFoundError
             If so.
+        MetadataChangedError
+            If a migration gives its objects other keys.
         """
+        self.check_not_migrated()
         array = self._written
         if array is not None and array.is_gone() and is_left():
             keys = array.node_format.node_keys(array.path)[:1]
@@ -197,6 +214,11 @@ class Confirmation:
                 "The array was deleted or moved while values were written to it, and some came too "
                 "late. Open it at its new place, and write them again.",
             )
+
+    def check_not_migrated(self) -> None:
+        """Raise `MetadataChangedError` if a migration gives objects that were put other keys."""
+        if self._written is not None:
+            self._written.check_objects_read()
 
     def __call__(self) -> None:
         """As `Standing.check`; an array without a document is not there yet."""

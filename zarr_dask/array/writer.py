@@ -141,6 +141,8 @@ def write_parts(
     ------
     NodeNotFoundError
         If the array was removed or moved meanwhile, and some came too late.
+    MetadataChangedError
+        If it was migrated, so that its objects have other keys.
     """
     array.check_no_output()
     confirm = array.confirmation()

@@ -8,7 +8,7 @@ follows from the last look at them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -19,6 +19,7 @@ from zarr_dask._util.threads import run_concurrently
 from zarr_dask.errors import MetadataChangedError
 from zarr_dask.formats.base import (
     ArrayMeta,
+    ChunkKeyEncoding,
     FetchedDocuments,
     Format,
     GroupMeta,
@@ -42,6 +43,7 @@ from zarr_dask.stores.compare_and_swap import (
 __all__ = [
     "SeenNode",
     "change_attributes",
+    "check_objects_read",
     "check_still_shown",
     "reload_metadata",
     "see_latest_node",
@@ -426,21 +428,66 @@ def check_still_shown(
     MetadataChangedError
         If there are some that do not show it.
     """
+    held = without_consolidated(store)
+    for key, newer in _newer_documents(held, path, node_format):
+        if not (change and _is_said(held, path, node_format, change, newer)):
+            raise MetadataChangedError(
+                f"{where(store, path)} has newer metadata, {key!r}, by a migration: a change of "
+                f"those of format {node_format.name} is seen by readers of that format alone. Open "
+                "it again, and make the change there."
+            )
+
+
+def check_objects_read(store: Store, path: str, node_format: Format, meta: ArrayMeta) -> None:
+    """Raise if an array has metadata of a newer format whose stored objects have other keys.
+
+    Asked after objects were put: a migration that renames them looks for changed ones when it has
+    put the new metadata, so that one of both sees the other one.
+
+    Parameters
+    ----------
+    store, path, node_format, meta
+        The array whose objects were put.
+
+    Raises
+    ------
+    MetadataChangedError
+        If there are some.
+    """
+    for key, newer in _newer_documents(store, path, node_format):
+        for one in newer:
+            found = one.read(without_consolidated(store), path, ReadOptions(), found={})
+            if isinstance(found, ArrayMeta) and _prefix_and_keys(one, path, found) != (
+                _prefix_and_keys(node_format, path, meta)
+            ):
+                raise MetadataChangedError(
+                    f"{where(store, path)} has newer metadata, {key!r}, by a migration that gave "
+                    "its stored objects other keys: what was written now to those of format "
+                    f"{node_format.name} may be seen by readers of that format alone. Open it "
+                    "again, and write the values there."
+                )
+
+
+def _prefix_and_keys(
+    node_format: Format, path: str, meta: ArrayMeta
+) -> tuple[str, ChunkKeyEncoding]:
+    return node_format.data_prefix(path), meta.chunk_key_encoding
+
+
+def _newer_documents(
+    store: Store, path: str, node_format: Format
+) -> Iterator[tuple[str, tuple[Format, ...]]]:
+    """Yield the keys of metadata in newer formats, which readers prefer, and these formats."""
     formats = FORMATS if node_format in FORMATS else ()
     newer = tuple(takewhile(lambda one: one != node_format, formats))
     own = node_format.node_keys(path)
     keys = [key for one in newer for key in one.node_keys(path) if key not in own]
     if not keys:
         return
-    held = without_consolidated(store)
-    found = held.get_ranges([(key, Range(0, 1)) for key in keys])
+    found = store.get_ranges([(key, Range(0, 1)) for key in keys])
     for key, text in zip(keys, found, strict=True):
-        if text is not None and not (change and _is_said(held, path, node_format, change, newer)):
-            raise MetadataChangedError(
-                f"{where(store, path)} has newer metadata, {key!r}, by a migration: a change of "
-                f"those of format {node_format.name} is seen by readers of that format alone. Open "
-                "it again, and make the change there."
-            )
+        if text is not None:
+            yield key, newer
 
 
 def _is_said(

@@ -16,6 +16,7 @@ from functools import partial
 from itertools import chain
 from typing import Any, NamedTuple, Protocol, Self, cast, runtime_checkable
 
+from zarr_dask._util.threads import parallel_for
 from zarr_dask.errors import CorruptObjectError, ObjectReplacedError, StoreError, StoreKeyError
 from zarr_dask.stores.capabilities import capabilities_of
 
@@ -377,6 +378,23 @@ def list_sizes(store: Store, prefix: str = "") -> Iterator[tuple[str, int]]:
         size = store.size(key)
         if size is not None:  # it may have been removed meanwhile
             yield key, size
+
+
+def list_tags(store: Store, prefix: str) -> Iterator[tuple[str, Hashable]]:
+    """Yield every key that starts with `prefix`, and a tag of its value; see `etag_of`.
+
+    This takes one listing if the store supports it; otherwise also one request for each key.
+    """
+    if isinstance(store, SupportsListTags) and (listed := store.list_tags(prefix)) is not None:
+        yield from listed
+        return
+    found: dict[str, Hashable] = {}
+
+    def ask(key: str) -> None:
+        found[key] = etag_of(store, key)
+
+    parallel_for(ask, list(store.list(prefix)), None)
+    yield from found.items()
 
 
 # --- values that grow -----------------------------------------------------------------------------

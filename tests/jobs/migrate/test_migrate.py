@@ -874,8 +874,8 @@ def test_an_array_that_is_replaced_by_one_of_the_same_metadata_is_not_shown_empt
     racing = Interrupting(old).interrupt("set", "a/b/zarr.json", replace_it)
     with suppress(MetadataChangedError):
         zd.migrate(racing, data="rename", remove_old=remove_old)
-    assert "c/zarr.json" not in old
-    np.testing.assert_array_equal(zd.open_array(old, "c")[...], values)
+    shown = "v3" if "c/zarr.json" in old else "v2"
+    np.testing.assert_array_equal(zd.open_array(old, "c", format=shown)[...], values)
     zd.migrate(old, data="rename", remove_old=remove_old)
     np.testing.assert_array_equal(zd.open_array(old, "c", format="v3")[...], values)
 
@@ -999,16 +999,18 @@ def test_old_metadata_are_not_changed_in_silence_beside_new_ones(old):
             change()
 
 
-def test_objects_that_change_meanwhile_are_kept(old):
-    """What a writer of the old format puts into a chunk that was copied is not removed."""
-    plan = zd.plan_migration(old, data="rename", remove_old=True)
+@pytest.mark.parametrize("remove_old", [False, True])
+def test_objects_that_change_meanwhile_are_copied_again(old, remove_old):
+    """What a writer of the old format puts into a chunk that was copied is not lost."""
+    plan = zd.plan_migration(old, data="rename", remove_old=remove_old)
+    wanted = zd.open_array(old, "c")[...]
+    wanted[:2] = 7, 8
 
     def change(_):
         old["c/0"] = b"\x07\x00\x08\x00"
 
-    with pytest.raises(MetadataChangedError, match="c/0"):
-        plan.run(change if plan.objects == 0 else _once(plan, change))
-    assert old["c/0"] == b"\x07\x00\x08\x00"
+    plan.run(_once(plan, change))
+    np.testing.assert_array_equal(zd.open_array(old, "c", format="v3")[...], wanted)
 
 
 def _once(plan, change):

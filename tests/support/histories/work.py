@@ -42,7 +42,7 @@ def _opened(place: Place) -> zd.Array:
     return zd.open_array(root, path, storage_options=options, mode="r+")
 
 
-def _create(place: Place, number: int) -> None:
+def _create(place: Place, number: int, format: str | None = None) -> None:
     root, path, options = place
     zd.create_array(
         root,
@@ -52,7 +52,13 @@ def _create(place: Place, number: int) -> None:
         chunks=CHUNK,
         attributes={"id": number},
         storage_options=options,
+        **({"format": format} if format else {}),
     )
+
+
+def _migrate(place: Place) -> None:
+    root, _, options = place
+    zd.migrate(root, data="rename", storage_options=options)
 
 
 def _write_anew(mode: str) -> Callable[..., None]:
@@ -112,4 +118,5 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "delete": _delete,
     "rename": _rename,
     "read": _read,
+    "migrate": _migrate,
 }

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from zarr_dask.errors import ABSENT, MetadataError, MissingGroupWarning, ValidationProblem
 from zarr_dask.formats.base import (
@@ -43,7 +43,7 @@ from zarr_dask.formats.translate import (
 )
 from zarr_dask.formats.v3draft_entry import ENTRY
 from zarr_dask.hierarchy.walk import walk
-from zarr_dask.stores.base import Buffer, Range, Store, join, list_sizes
+from zarr_dask.stores.base import Buffer, Range, Store, join, list_sizes, list_tags
 from zarr_dask.stores.wrapper import StoreWrapper
 
 __all__ = [
@@ -55,15 +55,17 @@ __all__ = [
     "NodePlan",
     "Rewrite",
     "Rewriting",
-    "are_copied",
     "as_before",
     "consolidated_node",
     "moves",
     "node_plans",
     "old_documents",
     "read_or_problems",
+    "tagged_moves",
     "with_objects",
 ]
+
+_Told = TypeVar("_Told")
 
 Data = Literal["keep", "rename", "copy"]
 
@@ -514,28 +516,27 @@ def with_objects(route: MigrationOptions, node: NodePlan) -> NodePlan:
 
 def moves(route: MigrationOptions, node: NodePlan) -> Iterator[KeyMove]:
     """Return the stored objects of a node that get another key, or another store."""
-    return (move for move, _ in _moves(route, node, _list_keys))
+    return (move for move, _ in _moves(route, node, _list_untagged))
 
 
-def are_copied(route: MigrationOptions, node: NodePlan) -> bool:
-    """True if all stored objects of a node are listed under their new keys, as long as they are.
+def tagged_moves(route: MigrationOptions, node: NodePlan) -> Iterator[tuple[KeyMove, Hashable]]:
+    """Yield the moves of `moves`, with tags of the objects, None where the store has none.
 
-    They are not if the node was replaced by another one, which may have the same metadata.
+    Nobody asks for tags where the old objects are not shared with readers of the new metadata.
     """
-    copied = dict(list_sizes(route.target, route.target_format.data_prefix(node.path)))
-    return all(copied.get(move.new) == size for move, size in _moves(route, node, list_sizes))
+    return _moves(route, node, list_tags if route.in_place else _list_untagged)
 
 
-def _list_keys(store: Store, prefix: str) -> Iterator[tuple[str, int]]:
-    return ((key, 0) for key in store.list(prefix))
+def _list_untagged(store: Store, prefix: str) -> Iterator[tuple[str, None]]:
+    return ((key, None) for key in store.list(prefix))
 
 
 def _moves(
     route: MigrationOptions,
     node: NodePlan,
-    listing: Callable[[Store, str], Iterator[tuple[str, int]]],
-) -> Iterator[tuple[KeyMove, int]]:
-    """Yield the moves of `moves`, with the sizes from a listing."""
+    listing: Callable[[Store, str], Iterator[tuple[str, _Told]]],
+) -> Iterator[tuple[KeyMove, _Told]]:
+    """Yield the moves of `moves`, with what a listing tells of the objects."""
     after, before = node.after, node.before
     if not isinstance(after, ArrayMeta) or not isinstance(before, ArrayMeta):
         return
@@ -544,10 +545,10 @@ def _moves(
         if route.in_place and (old_prefix, keys) == (new_prefix, after.chunk_key_encoding):
             continue
         laid_out = replace(before, chunk_key_encoding=keys)
-        for key, nbytes in listing(route.source, old_prefix):
+        for key, told in listing(route.source, old_prefix):
             coords = laid_out.coords(key[len(old_prefix) :])
             if coords is not None:
-                yield KeyMove(key, new_prefix + after.chunk_key_encoding.key(coords)), nbytes
+                yield KeyMove(key, new_prefix + after.chunk_key_encoding.key(coords)), told
 
 
 def _old_layouts(

@@ -1,9 +1,10 @@
 """Plans of migrations: explaining them, and running them.
 
 `MigrationPlan.run` migrates the whole hierarchy or nothing. First it copies stored objects and
-compares each copy. Then it writes the new metadata, that of children before their groups, the root
-last. If requested, it then removes old metadata and keys. The hierarchy stays readable at every
-moment, with the old metadata or with the new; an interrupted run can be repeated.
+compares each copy (`zarr_dask.jobs.migrate.copies`). Then it writes the new metadata, that of
+children before their groups, the root last. If requested, it then removes old metadata and keys.
+The hierarchy stays readable at every moment, with the old metadata or with the new; an interrupted
+run can be repeated.
 """
 
 from __future__ import annotations
@@ -12,8 +13,6 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from math import prod
-from threading import Lock
 from typing import Any
 
 from zarr_dask._util.display import InWords
@@ -24,25 +23,24 @@ from zarr_dask.formats.consolidated import consolidated_key, warn_stale_consolid
 from zarr_dask.hierarchy.exclusive import editing
 from zarr_dask.jobs.engine.plan import format_bytes, pluralize
 from zarr_dask.jobs.engine.prices import Measured, Priced, Traffic, measuring
-from zarr_dask.jobs.engine.thread_map import each_abreast, transfers_for
+from zarr_dask.jobs.engine.thread_map import each_abreast
+from zarr_dask.jobs.migrate.copies import CopiedObjects, Tally, at_a_time
 from zarr_dask.jobs.migrate.nodes import (
     BACKUP,
     KeyMove,
     MigrationOptions,
     NodePlan,
-    are_copied,
     consolidated_node,
     moves,
     node_plans,
     old_documents,
 )
 from zarr_dask.stores.base import Store, is_remote
+from zarr_dask.stores.compare_and_swap import folder_lock
+from zarr_dask.stores.open import local_path
 from zarr_dask.stores.patience import in_job
 
 __all__ = ["MigrationPlan", "MigrationReport"]
-
-_BYTES_AT_A_TIME = 1 << 27
-"""Of stored objects that are copied at a time."""
 
 
 @hides("traffic_lines", "traffic_to_json")
@@ -205,61 +203,41 @@ class MigrationPlan(Priced, InWords):
         if self.refusals:
             raise MigrationError(self.where, self.refusals)
         with measuring() as measured:
-            copied = self._copy_objects(progress)
+            tally = Tally()
+            copies = self._copy_objects(tally, progress)
             old = self._old_texts()
             self._check_unchanged()
-            written = self._write_documents(old)
+            written = self._write_documents(old, copies)
             self._verify_documents()
             removed = self._remove_old() if self.remove_old else 0
-        return MigrationReport(len(self.nodes), written, *copied, removed, measured.traffic)
+        return MigrationReport(
+            len(self.nodes), written, tally.objects, tally.nbytes, removed, measured.traffic
+        )
 
-    def _copy_objects(self, progress: Callable[[int], None] | None) -> tuple[int, int]:
-        """Copy all stored objects; return their number and bytes.
+    def _copy_objects(
+        self, tally: Tally, progress: Callable[[int], None] | None
+    ) -> dict[str, CopiedObjects]:
+        """Copy all stored objects; return the copies by the path of their node.
 
         If the new metadata of a node exists, its objects do too, and may have been written since.
         They are never replaced. If the old objects are to be removed, both are compared.
         """
-        tally = _CopyTotals()
 
-        def copy(move: KeyMove) -> None:
-            nbytes = self._copy_object(move)
+        def count(nbytes: int) -> None:
             tally.add(nbytes)
             if progress is not None:
                 progress(nbytes)
 
+        copies = {}
         for node in self.nodes:
             if not node.is_written:
-                each_abreast(copy, moves(self.route, node), self._at_a_time(node))
+                copies[node.path] = CopiedObjects(self.route, node, count)
+                copies[node.path].copy_changed(shown=False)
             elif self.remove_old:
-                check = self._check_object
-                each_abreast(check, moves(self.route, node), self._at_a_time(node))
-        return tally.objects, tally.nbytes
-
-    def _at_a_time(self, node: NodePlan) -> int:
-        """Return the number of objects to copy at a time: few if they are large."""
-        most = transfers_for(self.route.source)
-        if most == 1 or not isinstance(node.before, ArrayMeta):
-            return most
-        largest = prod(node.before.grid.largest_cell) * node.before.data_type.typical_itemsize
-        return max(min(most, _BYTES_AT_A_TIME // max(largest, 1)), 2)
-
-    def _copy_object(self, move: KeyMove) -> int:
-        """Copy and verify one stored object, unless it is copied already; return its bytes."""
-        source, target = self.route.source, self.route.target
-        value = source.get(move.old)
-        if value is None:
-            raise MetadataChangedError(
-                f"{where(source, move.old)} has gone while it was copied: something else changes "
-                "the hierarchy. Stop it and run the migration again."
-            )
-        if target.size(move.new) != len(value) or target.get(move.new) != value:
-            target.set(move.new, [value])
-            if target.get(move.new) != value:
-                raise StoreError(
-                    f"{where(target, move.new)} does not hold what was just written to it: the "
-                    "store is not to be trusted. The old keys and documents are untouched."
+                each_abreast(
+                    self._check_object, moves(self.route, node), at_a_time(self.route, node)
                 )
-        return len(value)
+        return copies
 
     def _check_object(self, move: KeyMove) -> None:
         """Raise if an old object differs from the new one."""
@@ -289,7 +267,9 @@ class MigrationPlan(Priced, InWords):
         keys = [key for node in self.nodes if not node.is_written for key in _old_keys(node)]
         return read_documents(self.route.source, keys, self.route.options.limits)
 
-    def _write_documents(self, old: Mapping[str, bytes | None]) -> int:
+    def _write_documents(
+        self, old: Mapping[str, bytes | None], copies: Mapping[str, CopiedObjects]
+    ) -> int:
         """Write the metadata that does not exist yet; return the number of keys.
 
         Old metadata in place is compared with what it was (`old`) before and after. Nodes are
@@ -301,10 +281,18 @@ class MigrationPlan(Priced, InWords):
             text = source.get(key)
             if text is not None and target.get(key + BACKUP) is None:
                 target.set(key + BACKUP, [text])
+        renames = self.route.data == "rename"
         for node in _children_first(self.nodes):
-            if not node.is_written:
-                with editing(target, node.path) if self.route.in_place else nullcontext():
-                    self._write_node(node, {key: old[key] for key in _old_keys(node) if key in old})
+            if node.is_written:
+                continue
+            with editing(target, node.path) if self.route.in_place else nullcontext():
+                if renames:
+                    copies[node.path].catch_up(shown=False)
+                    if not copies[node.path].are_there():
+                        raise self._changed()
+                self._write_node(node, {key: old[key] for key in _old_keys(node) if key in old})
+                if renames:
+                    copies[node.path].catch_up(shown=True)
         return len(self._unwritten)
 
     def _write_node(self, node: NodePlan, old: Mapping[str, bytes | None]) -> None:
@@ -317,16 +305,14 @@ class MigrationPlan(Priced, InWords):
 
         if not is_remote(target):
             check()
-        if self.route.data == "rename" and not are_copied(self.route, node):
-            raise self._changed()
         try:
             for key, text in node.documents.items():
                 target.set(key, [text])
             check()
         except MetadataChangedError:
             for key, text in node.documents.items():
-                if present[key] is None and target.get(key) == text:
-                    target.delete(key)
+                if present[key] is None:
+                    _withdraw(target, key, text)
             raise
 
     def _verify_documents(self) -> None:
@@ -413,33 +399,19 @@ class MigrationPlan(Priced, InWords):
         return len(present)
 
     def _remove_objects(self, node: NodePlan) -> int:
-        tally = _CopyTotals()
+        tally = Tally()
 
         def remove(move: KeyMove) -> None:
             self._check_object(move)
             self.route.target.delete(move.old)
             tally.add(0)
 
-        each_abreast(remove, moves(self.route, node), self._at_a_time(node))
+        each_abreast(remove, moves(self.route, node), at_a_time(self.route, node))
         if self.route.data != "keep" and isinstance(node.before, ArrayMeta):
             prefix = node.node_format.data_prefix(node.path)
             for below in self.route.target.list_dir(prefix).prefixes:
                 _remove_empty_folder(self.route.target, below)
         return tally.objects
-
-
-class _CopyTotals:
-    """Stored objects and bytes, counted by several threads."""
-
-    def __init__(self) -> None:
-        self._lock = Lock()
-        self.objects = 0
-        self.nbytes = 0
-
-    def add(self, nbytes: int) -> None:
-        with self._lock:
-            self.objects += 1
-            self.nbytes += nbytes
 
 
 def _is_changed(before: NodeMeta | None, after: NodeMeta | None) -> bool:
@@ -453,6 +425,17 @@ def _remove_empty_folder(store: Store, prefix: str) -> None:
     """Remove folders without a value in them, which only a file system has."""
     if next(store.list(prefix), None) is None:
         store.delete_prefix(prefix)
+
+
+def _withdraw(store: Store, key: str, text: bytes) -> None:
+    """Remove metadata that have just been put, unless another process has changed them.
+
+    In local files, whoever changes them has the lock of their folder.
+    """
+    folder = local_path(store, key.rpartition("/")[0])
+    with nullcontext() if folder is None else folder_lock(folder):
+        if store.get(key) == text:
+            store.delete(key)
 
 
 def _old_keys(node: NodePlan) -> tuple[str, ...]:

@@ -366,6 +366,7 @@ class ArrayTarget:
                 if puts is not None:
                     with release_compute_slot(array.store, values.nbytes):
                         puts.wait()
+            confirm.check_not_migrated()
             if self.verifies:
                 check_read_back(array, values, checked_region(region, array.shape))
         ordered = [found[number] for number in range(len(found))]
