@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +17,6 @@ from tests.support.leftovers import open_below
 from tests.support.running import Stopped, running
 from tests.support.scripts import Script
 from zarr_dask.errors import JobRunningError, NodeNotFoundError, ResumeError
-from zarr_dask.journal.lock import is_wanted, taking_turns
-from zarr_dask.stores.process_identity import Owner
 
 VALUES = np.arange(1, 49, dtype="f8").reshape(8, 6)
 
@@ -108,27 +105,6 @@ def test_the_same_job_is_waited_for(tmp_path: Path) -> None:
         assert not raised
         assert second.result().already_done
     np.testing.assert_array_equal(zd.open_array(path)[...], VALUES)
-
-
-def test_who_waits_is_seen_and_what_a_dead_one_has_left_is_removed(tmp_path: Path) -> None:
-    turns, elsewhere = tmp_path / "turns", tmp_path / "elsewhere"
-    elsewhere.mkdir()
-    here = Owner.here(locked=False)
-    dead = replace(here, pid=1 << 30, began="0").to_json()
-    living = replace(here, host="other", kernel="other", machine="other").to_json()
-    with taking_turns(str(turns)):
-        (turns / "wanted-dead").write_bytes(dead)
-        (turns / "wanted-damaged").write_bytes(b"[" * 9)
-        (turns / "wanted-killed").touch()
-        assert not is_wanted(str(turns))  # by another process
-        (turns / "wanted-living").write_bytes(living)
-        assert is_wanted(str(turns))
-    assert {path.name for path in turns.iterdir()} == {"wanted-damaged", "wanted-living"}
-    (elsewhere / "wanted-dead").write_bytes(dead)
-    (tmp_path / "link").symlink_to(elsewhere)
-    with taking_turns(str(tmp_path / "link")):
-        pass
-    assert {path.name for path in elsewhere.iterdir()} == {"wanted-dead"}
 
 
 def test_verify_says_that_a_job_runs(tmp_path: Path) -> None:

@@ -18,8 +18,9 @@ file is not locked, and those who lock are seen by their records where locks are
 
 An append with ``resume=`` leaves the record when it ends, with its report (`EndedAppend`): its
 process may be killed after the journal has gone, and the same call must not append once more then.
-The record goes with the next change of the length, and when its process ends in good order,
-unless an equal call of another process is waiting (`zarr_dask.journal.lock.taking_turns`).
+The record goes with the next change of the length. A process that ends in good order says in it
+that it knows of the end: the same call appends once more then, but one that was planned before the
+end, or waited for it, is told.
 
 Object stores create the record on the condition that there is none. It stays until the append has
 ended, by success or by an error, or goes on (``resume=``), or until it is removed, by hand or by
@@ -83,8 +84,6 @@ from zarr_dask.journal.lock import (
     SameJobRunningError,
     check_not_locked,
     is_locked,
-    is_wanted,
-    own_turns,
     pauses,
     wait_out,
 )
@@ -353,8 +352,6 @@ class ArrayEnd:
     """Is appended to, for messages."""
     job: str = ""
     """Tells what is appended (`JobRecord.content_token`), if the job can be resumed."""
-    turns: str = ""
-    """The folder in which equal calls take turns, if the append has ended there."""
 
     @property
     def lasts(self) -> bool:
@@ -482,16 +479,10 @@ class ArrayEnd:
         self._change(lambda record: replace(record, ended=ended))
         if not _LEFT:
             atexit.register(_acknowledge)
-        _LEFT[self.store.identity, self._key] = (os.getpid(), replace(self, turns=own_turns()))
+        _LEFT[self.store.identity, self._key] = (os.getpid(), self)
 
     def acknowledge(self) -> None:
-        """Say that the caller of an append that has ended knows of it, and does not repeat it.
-
-        On local files the record goes, unless an equal call waits.
-        """
-        if not (self.lasts or (self.turns and is_wanted(self.turns))):
-            self.leave()
-            return
+        """Say that the caller of an append that has ended knows of it, and does not repeat it."""
         self._change(
             lambda record: replace(
                 record, ended=record.ended and replace(record.ended, is_known=True)
@@ -993,7 +984,7 @@ def _sweep(store: FileStore, folder: str) -> None:
 
 
 def _acknowledge() -> None:
-    """Remove the records of appends that this process has ended: it knows, and ends in order."""
+    """Say that this process, which ends in order, knows of the appends that it has ended."""
     while _LEFT:
         process, end = _LEFT.popitem()[1]
         # threads may not begin any more; a store that has gone holds no process up

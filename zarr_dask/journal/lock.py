@@ -6,33 +6,25 @@ it dies, so that a job that has died is told from one that runs. Where locks are
 or to one mount, alone (`stores.file_lock`), the record tells: its process is at work unless
 it is known to be gone. Several processes may hold one job, as the parts of a plan do. That is so
 for journals in local files; of other ones nobody can tell, and no job counts as held.
-
-Processes that make equal resumable calls take turns in a folder of local files (`taking_turns`).
-Each one leaves a record there before it waits, so that the one at work knows that it must leave
-word of its end, although its own caller knows.
 """
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
-from contextlib import contextmanager, suppress
-from contextvars import ContextVar
+from contextlib import suppress
 from random import uniform
 from secrets import token_hex
 from typing import Protocol
 
 from zarr_dask.errors import JobRunningError
 from zarr_dask.stores.backends.posix_io import (
-    MOST_REMOVED,
     close_read,
     fresh_bytes,
-    make_folder,
 )
 from zarr_dask.stores.base import Store
 from zarr_dask.stores.file_backed import FileStore
@@ -40,7 +32,6 @@ from zarr_dask.stores.file_lock import (
     Record,
     RecordTakenError,
     has_shared_locks,
-    is_left,
     lock,
     make_record,
     owner_of,
@@ -59,18 +50,13 @@ __all__ = [
     "SameJobRunningError",
     "check_not_locked",
     "is_locked",
-    "is_wanted",
     "lock_job",
-    "own_turns",
     "pauses",
-    "taking_turns",
     "wait_out",
 ]
 
 HELD = "held"
 """The file that is locked; names of records begin so."""
-_WANTED = "wanted"
-"""Start of the names of records of processes that take turns."""
 _CLOEXEC = getattr(os, "O_CLOEXEC", 0)
 
 
@@ -205,63 +191,6 @@ def check_not_locked(store: Store, keys: Iterable[str], what: str) -> None:
 
 def _path(store: FileStore, prefix: str) -> str:
     return f"{store.root}/{prefix}{HELD}"
-
-
-# --- equal calls ----------------------------------------------------------------------------------
-
-_TURNS: ContextVar[str] = ContextVar("_TURNS", default="")
-
-
-def own_turns() -> str:
-    """Return the folder in which the job of this context takes turns; empty if in none."""
-    return _TURNS.get()
-
-
-@contextmanager
-def taking_turns(folder: str) -> Iterator[None]:
-    """Show that this process makes a call to which equal ones may be made, which take turns.
-
-    Nothing is shown where the folder cannot be made.
-    """
-    record = None
-    with suppress(OSError, RecordTakenError):
-        record = _made_in(folder)
-    token = _TURNS.set(folder)
-    try:
-        yield
-    finally:
-        _TURNS.reset(token)
-        with suppress(OSError):  # what stays is known by its process, and removed later
-            if record is not None:
-                record.remove()
-            _remove_gone(folder)
-        with suppress(OSError):  # another process waits in it, and removes it later
-            os.rmdir(folder)  # noqa: PTH106
-
-
-def _remove_gone(folder: str) -> None:
-    """Remove the records of processes that have gone."""
-    for path in _records(f"{folder}/{_WANTED}"):
-        if not os.path.islink(folder) and is_left(path):  # noqa: PTH114
-            with suppress(FileNotFoundError):
-                os.unlink(path)  # noqa: PTH108
-
-
-def _made_in(folder: str) -> Record:
-    for _ in range(MOST_REMOVED):
-        make_folder(folder)
-        with suppress(FileNotFoundError):  # the process before has just removed it
-            return make_record(f"{folder}/{_WANTED}-{token_hex(8)}", locked=False)
-    raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), folder)
-
-
-def is_wanted(folder: str) -> bool:
-    """True if another process takes turns in a folder, or that cannot be told."""
-    try:
-        owners = [*map(owner_of, _records(f"{folder}/{_WANTED}"))]
-    except OSError:
-        return True
-    return any(not (one is None or one.is_gone() or one.is_this()) for one in owners)
 
 
 # --- remote stores, where no job is held ----------------------------------------------------------

@@ -48,7 +48,6 @@ __all__ = [
     "RecordTakenError",
     "folder_has_shared_locks",
     "has_shared_locks",
-    "is_left",
     "lock",
     "make_record",
     "owner_of",
@@ -209,17 +208,6 @@ def owner_of(path: str) -> Owner | None:
     """The owner that a record names; None if there is none, or it names nobody."""
     text = fresh_bytes(path)
     return None if text is None else Owner.parse(text)
-
-
-def is_left(path: str) -> bool:
-    """True if the process that has made a record has gone, perhaps before it could write to it."""
-    since = monotonic()
-    while not (found := fresh_bytes(path)):
-        if found is None or monotonic() - since > _SETTLED:
-            return found is not None
-        sleep(_LAST_POLL)
-    owner = Owner.parse(found)
-    return owner is not None and owner.is_gone()
 
 
 def make_record(path: str, *, locked: bool, wait: bool = False) -> Record:

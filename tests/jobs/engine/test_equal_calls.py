@@ -82,6 +82,17 @@ calls = {
         [f"{root}/0.nc", f"{root}/1.nc"], f"{root}/ingested.zarr", concat="t", **again
     ),
 }
+if role == "planned":
+    plans = {
+        "append": lambda: zd.plan_write(values(0), f"{root}/old.zarr", "a", append=0, resume=True),
+        "unlabelled": lambda: zd.plan_dataset(
+            dataset(0).drop_vars("t"), f"{root}/old.zarr", append="t", resume=True
+        ),
+    }
+    plan = plans[kind]()
+    print("planned", flush=True)
+    sys.stdin.readline()
+    calls[kind] = plan.run
 try:
     report = calls[kind]()
     print("done", report if kind in {"files", "planfiles", "labels"} else "", flush=True)
@@ -247,6 +258,32 @@ def test_a_call_that_has_failed_on_an_object_store_is_not_waited_for(
     root, endpoint = bucket
     first_fails(root, kind, endpoint)
     check(root, kind)
+
+
+@pytest.mark.parametrize("kind", ["append", "unlabelled"])
+def test_an_append_that_was_planned_before_an_equal_one_ended_is_not_made_twice(
+    kind: str, root: Path
+) -> None:
+    """The process of the other one has exited in order before this one begins to run."""
+    with Script(CALLER, root, kind, "planned", "") as planned:
+        assert planned.stdout.readline() == "planned\n"
+        with Script(CALLER, root, kind, "first", "") as first:
+            first.stdin.write("\n")
+            first.stdin.flush()
+            assert first.stdout.readline() == "begun\n"
+            assert first.stdout.readline().startswith("done")
+            assert first.wait() == 0
+        planned.stdin.write("\n")
+        planned.stdin.flush()
+        said = planned.stdout.readline()
+    assert said.startswith("done"), said
+    check(str(root), kind)
+    check_clean(root)
+    with Script(CALLER, root, kind, "again", "") as again:  # which was planned behind it
+        assert again.stdout.readline().startswith("done")
+    place, expected = EXPECTED[kind]
+    name, longer = next(iter(expected.items()))
+    assert len(zd.open_array(root / place, name)) == len(longer) + len(VALUES)
 
 
 HOSTS = ("@one", "@two")

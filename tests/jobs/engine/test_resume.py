@@ -1010,7 +1010,8 @@ def test_an_append_killed_when_its_journal_has_gone_is_not_done_twice(tmp_path, 
     zd.to_zarr(da.full((2,), 7, chunks=2), place)
     code, _ = run_script(APPEND, place, how)
     assert code == (9 if how == "killed" else 0)
-    assert (tmp_path / "a.zarr-dask").exists() == (how == "killed")
+    record = json.loads((tmp_path / "a.zarr-dask" / "__append" / "held").read_text())
+    assert record["ended"]["is_known"] == (how == "in order")
     wanted = [7, 7, 0, 1, 2, 3]
     for number in range(3):
         report = zd.to_zarr(values, place, append=0, resume="run-7")

@@ -40,7 +40,7 @@ from zarr_dask.journal import (
 )
 from zarr_dask.journal import open_journals as journals_at
 from zarr_dask.journal.finished import FinishedJob, record_of
-from zarr_dask.journal.lock import SameJobRunningError, taking_turns
+from zarr_dask.journal.lock import SameJobRunningError
 from zarr_dask.stores.base import Store
 from zarr_dask.stores.compare_and_swap import folder_lock
 from zarr_dask.stores.fenced_deletes import fenced_deletes
@@ -358,18 +358,22 @@ def alone_at(store: Store, prefix: str, where: str) -> Iterator[bool]:
     name = sha256(prefix.encode()).hexdigest()[:16]
     folder = Path(root, f".zarr-dask-{name}.lock")
     was_running = folder.is_dir()
-    with taking_turns(str(folder)), ExitStack() as stack:
-        try:
-            with _telling(f"{where}: waiting for the process that works on the same job"):
-                stack.enter_context(folder_lock(str(folder)))
-        except ConditionalWriteError as error:
-            raise JobRunningError(
-                f"the same job is at work on {where} in another process, of which it cannot "
-                f"be told here whether it is still running: {error}"
-            ) from error
-        except OSError:
-            pass  # no folder can be made here: starting the job says why
-        yield was_running
+    try:
+        with ExitStack() as stack:
+            try:
+                with _telling(f"{where}: waiting for the process that works on the same job"):
+                    stack.enter_context(folder_lock(str(folder)))
+            except ConditionalWriteError as error:
+                raise JobRunningError(
+                    f"the same job is at work on {where} in another process, of which it cannot "
+                    f"be told here whether it is still running: {error}"
+                ) from error
+            except OSError:
+                pass  # no folder can be made here: starting the job says why
+            yield was_running
+    finally:
+        with suppress(OSError):  # another process waits in it, and removes it later
+            folder.rmdir()
 
 
 def waiting_for_same(call: Callable[[], T], where: str) -> T:
