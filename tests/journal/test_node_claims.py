@@ -24,6 +24,7 @@ from zarr_dask.errors import (
     AppendConflictError,
     JobReplacedError,
     JobRunningError,
+    MetadataChangedError,
     NodeExistsError,
     NodeNotFoundError,
     ResumeError,
@@ -32,8 +33,9 @@ from zarr_dask.errors import (
 from zarr_dask.hierarchy import create_node, edit
 from zarr_dask.jobs.engine.job import BoundJob
 from zarr_dask.jobs.write import target
-from zarr_dask.journal import NodeClaim, claim_node, lock
+from zarr_dask.journal import NodeClaim, claim_node, leases, lock
 from zarr_dask.journal.claims import ClaimRecord, EndedAppend
+from zarr_dask.journal.leases import now_in_utc
 from zarr_dask.ome.image_lifecycle import PyramidJob
 from zarr_dask.stores import open_store
 from zarr_dask.stores.backends import obstore_requests
@@ -609,6 +611,77 @@ def test_an_append_takes_over_what_a_process_has_left_that_ran_all_of_another_on
     else:
         with pytest.raises(AppendConflictError, match="under way"):
             array.append(np.ones(3, "i4"))
+    zd.delete(url, storage_options=options)
+
+
+RENEWED = ClaimRecord(("t",), "can be resumed", renewed=now_in_utc())
+
+
+@pytest.mark.parametrize("append", ["Array.append", "to_zarr"])
+@pytest.mark.parametrize(("owner", "how"), [(DEAD, "error"), (DEAD, "wait"), (ELSEWHERE, "wait")])
+def test_an_append_takes_over_what_a_killed_one_has_left_that_can_be_resumed(
+    append: str, owner: Owner, how: str, server: S3Server, clock: Clock, monkeypatch: Any
+) -> None:
+    """As on local files; one of another host is known to be dead if it renews nothing."""
+    monkeypatch.setattr(leases, "_EXPIRES", 1.0)
+    owner = replace(owner, pid=owner.pid + len(append + how))  # which no test has seen to be dead
+    url, options = "s3://bucket/renewed.zarr", server.options
+    array = zd.create_array(url, "a", shape=2, dtype="i4", chunks=2, storage_options=options)
+    store = open_store(f"{url}.zarr-dask", options)
+    store.set(f"a/{HELD}", [replace(RENEWED, owner=owner).to_json()])
+    if owner.host == ELSEWHERE.host:
+        with pytest.raises(AppendConflictError, match=r"repeat its call with the same resume="):
+            array.append(np.ones(3, "i4"))
+    if append == "to_zarr":
+        more = {"append": 0, "on_conflict": how, "storage_options": options}
+        zd.to_zarr(da.ones(3, chunks=2, dtype="i4"), url, "a", **more)
+        array = zd.open_array(url, "a", storage_options=options)
+    else:
+        array.append(np.ones(3, "i4"), on_conflict=how)
+    assert array[...].tolist() == [0, 0, 1, 1, 1]
+    assert sum(clock.waited) >= 3  # what it had sent may land until then
+    zd.delete(url, storage_options=options)
+
+
+def test_a_job_that_makes_an_array_keeps_appends_away_though_it_has_been_killed(
+    server: S3Server,
+) -> None:
+    url, options = "s3://bucket/making.zarr", server.options
+    array = zd.create_array(url, "a", shape=2, dtype="i4", chunks=2, storage_options=options)
+    store = open_store(f"{url}.zarr-dask", options)
+    store.set(f"a/{HELD}", [replace(RENEWED, owner=DEAD, makes=True).to_json()])
+    with pytest.raises(AppendConflictError, match="is being written anew"):
+        array.append(np.ones(3, "i4"))
+    zd.delete(url, storage_options=options)
+
+
+@pytest.mark.parametrize("ended", [False, True])
+def test_an_append_that_was_taken_for_dead_puts_nothing_more(
+    ended: bool, server: S3Server, clock: Clock
+) -> None:
+    """Another one has taken its place, and may have ended since, which leaves no claim."""
+    url, options = "s3://bucket/late.zarr", server.options
+    zd.create_array(url, "a", shape=2, dtype="i4", chunks=2, storage_options=options)
+    store = open_store(f"{url}.zarr-dask", options)
+
+    def values(block: np.ndarray) -> np.ndarray:
+        other = zd.open_array(url, "a", mode="r+", storage_options=options)
+        if len(other) > 2:
+            return block
+        found = ClaimRecord.parsed(store.get(f"a/{HELD}"))
+        store.set(f"a/{HELD}", [replace(found, owner=DEAD).to_json()])
+        other.append(np.full(8, 9, "i4"))
+        if not ended:
+            store.set(f"a/{HELD}", [replace(RENEWED, job="of another one").to_json()])
+        clock.wait(2)
+        return block
+
+    late = da.ones(4, chunks=2, dtype="i4").map_blocks(values, dtype="i4", meta=np.empty(0, "i4"))
+    wanted = MetadataChangedError if ended else JobReplacedError
+    with dask.config.set(scheduler="sync"), pytest.raises(wanted):
+        zd.to_zarr(late, url, "a", append=0, resume="late", storage_options=options)
+    array = zd.open_array(url, "a", storage_options=options)
+    assert array[...].tolist() == [0, 0, *[9] * 8]
     zd.delete(url, storage_options=options)
 
 

@@ -24,10 +24,11 @@ end, or waited for it, is told.
 
 Object stores create the record on the condition that there is none. It stays until the append has
 ended, by success or by an error, or goes on (``resume=``), or until it is removed, by hand or by
-``verify(sweep=True)`` on its host (`zarr_dask.journal.node_claims.sweep_remote_claims`). That of a
-process which ran all tasks itself, without ``resume=``, is taken over by the next append on its
-host, when it has gone (`ClaimRecord.has_died`). Arrays in memory are claimed in the process. A call
-with ``resume=`` that finds the record of an equal one, of a process that is at work
+``verify(sweep=True)`` on its host (`zarr_dask.journal.node_claims.sweep_remote_claims`). The next
+append takes over that of a process that has gone (`ClaimRecord.has_died`), as on local files: on
+the same host if that ran all tasks itself; on every host if it was to be renewed (``resume=``), and
+was not while the next one waited. Arrays in memory are claimed in the process. A call with
+``resume=`` that finds the record of an equal one, of a process that is at work
 (`zarr_dask.journal.leases`), waits for that (`zarr_dask.journal.lock.SameJobRunningError`).
 
 Nothing is claimed where there is no place for it: in archives, at the root of a bucket, in folders
@@ -68,7 +69,7 @@ from zarr_dask.errors import (
 )
 from zarr_dask.formats.base import where
 from zarr_dask.journal.journal import is_described, remove_empty_folders
-from zarr_dask.journal.leases import LEASES, Renewal, now_in_utc, watched
+from zarr_dask.journal.leases import LEASES, Renewal, Watch, now_in_utc, watched
 from zarr_dask.journal.location import (
     CLAIM,
     JOB,
@@ -205,11 +206,14 @@ class ClaimRecord:
 
     @property
     def has_died(self) -> bool:
-        """True if the process is known to have gone, and with it all tasks of an append.
+        """True if the process is known to have gone, or is taken for dead, and all tasks with it.
 
-        One that can be resumed has not died.
+        Those of an append that can be resumed look at its claim (`ArrayEnd.fence`).
         """
-        return self.alone and not self.job and self.owner.is_gone()
+        if self.job:
+            renews = bool(self.renewed) and not self.makes
+            return renews and (self.owner.is_gone() or self.renewal.was_last)
+        return self.alone and self.owner.is_gone()
 
     @property
     def stands_alone(self) -> bool:
@@ -396,7 +400,7 @@ class ArrayEnd:
         if self.lasts or not isinstance(self.store, FileStore):
             try:
                 renews &= bool(self.job) and is_remote(self.store)
-                claim = partial(self._claim_object, renews=renews, alone=alone)
+                claim = partial(self._claim_object, Watch(), renews=renews, alone=alone)
                 return self._waited(claim, on_conflict)
             except StoreError as error:
                 if not holds_no_claims(self.store, error):
@@ -447,8 +451,13 @@ class ArrayEnd:
         found = ClaimRecord.parsed(_read(self.store, self._key))
         return found is None or found.tokens[-1:] == (self.token,)
 
-    def fence(self) -> None:
-        """Look whether an equal call of another process has taken the claim over, now and then.
+    def fence(self, check_place: Callable[[], object]) -> None:
+        """Look whether another process has taken the claim over, now and then.
+
+        Parameters
+        ----------
+        check_place
+            Called if there is no claim: raises if the array has changed, so that one has ended.
 
         Raises
         ------
@@ -456,18 +465,25 @@ class ArrayEnd:
             If one has: this process could not renew its claim for too long.
         """
         if self.job and is_remote(self.store):
-            LOOKS.now_and_then((self.store.url, self._key, self.token), self._check_kept)
+            check = partial(self._check_kept, check_place)
+            LOOKS.now_and_then((self.store.url, self._key, self.token), check)
 
-    def _check_kept(self) -> None:
+    def _check_kept(self, check_place: Callable[[], object]) -> None:
         found = ClaimRecord.parsed(_read(self.store, self._key))
-        if found is None or found.job != self.job or found.tokens[-1:] == (self.token,):
+        if found is None:
+            check_place()
             return
+        if found.tokens[-1:] == (self.token,):
+            return
+        is_same = found.job == self.job
+        does = "an equal call of another process" if is_same else "another append"
         error = JobReplacedError(
-            f"an equal call of another process ({found}) goes on with this append to {self.what}, "
-            f"as {self.store.url}/{self._key} says: this process had not renewed its claim for too "
-            "long. It stops. Wait for the other one."
+            f"{does} ({found}) {'goes on with' if is_same else 'has taken the place of'} this "
+            f"append to {self.what}, as {self.store.url}/{self._key} says: this process had not "
+            f"renewed its claim for too long. It stops. Wait for the other one"
+            f"{'.' if is_same else ', and append again.'}"
         )
-        error.is_same_job = True
+        error.is_same_job = is_same
         raise error
 
     def note_ended(self, shape: tuple[int, ...], report: Mapping[str, Any]) -> None:
@@ -527,8 +543,8 @@ class ArrayEnd:
         how = (
             ""
             if lives
-            else f" If its process has died, remove {self.store.url}/{self._key}, or repeat its "
-            "call with the same resume=."
+            else f" If its process has died, repeat its call with the same resume=, or remove "
+            f"{self.store.url}/{self._key}."
         )
         return AppendConflictError(
             f"another append to {self.what} is under way ({who}); nothing was written. Both would "
@@ -668,7 +684,9 @@ class ArrayEnd:
         LEASES.begin(job, key, partial(renew_claim, self.store, key, self.token, self.job))
         return Claim(partial(LEASES.end, job, key), is_new=is_new)
 
-    def _claim_object(self, *, renews: bool, alone: bool) -> Claim | AppendConflictError:
+    def _claim_object(
+        self, watch: Watch, *, renews: bool, alone: bool
+    ) -> Claim | AppendConflictError:
         tagged = cas_store_or_none(self.store, self._key)
         if tagged is None:
             return Claim()
@@ -684,7 +702,7 @@ class ArrayEnd:
                 return self._claim_of_object(is_new=False, renews=renews)
             if value is None:
                 continue
-            if not self._may_be_taken(value, found):
+            if not (self._may_be_taken(value, found) or _has_expired(found, watch)):
                 break
             if tagged.set_if(self._key, mine, tag):
                 if is_remote(self.store) and found is not None and self._is_from_the_dead(found):
@@ -726,6 +744,12 @@ class ArrayEnd:
             if on_conflict == "error" or monotonic() > deadline:
                 raise found
             sleep(next(waits))
+
+
+def _has_expired(found: ClaimRecord | None, watch: Watch) -> bool:
+    """Note a look at a claim; return True if its process is taken for dead by now."""
+    is_renewed = found is not None and bool(found.renewed) and not found.owner.is_this()
+    return found is not None and is_renewed and watch.has_expired(found.renewal) and found.has_died
 
 
 def check_not_same(store: Store, key: str, found: ClaimRecord, job: str, what: str) -> None:

@@ -329,7 +329,7 @@ class ArrayTarget:
         """Claim the end of an array that grows, as long as this task runs."""
         if self.end is None or self.token in _CLAIMED:
             if self.end is not None:
-                self.end.fence()
+                self.end.fence(self.check_place)
             return Claim()
         claim = self.end.claim()
         try:
@@ -491,7 +491,7 @@ class ArrayTarget:
 
     def _check_ours(self) -> None:
         if self.end is not None:
-            self.end.fence()
+            self.end.fence(self.check_place)
         if self.records is not None and not self.records.journal.is_ours():
             self._check_ended(self.records.journal)
 
