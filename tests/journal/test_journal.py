@@ -17,13 +17,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import zarr_dask as zd
-from zarr_dask.errors import ConditionalWriteError, ManifestError, ResumeError, StoreError
+from zarr_dask.errors import (
+    ConditionalWriteError,
+    ManifestError,
+    NodeNotFoundError,
+    ResumeError,
+    StoreError,
+)
 from zarr_dask.journal import (
     JobRecord,
     Journal,
     JournalLocation,
     default_place,
     given_place,
+    manifest,
     new_journal,
     open_journals,
 )
@@ -565,6 +572,50 @@ def test_a_manifest_that_goes_on_with_holes_is_read_no_further(tmp_path, rows):
     os.truncate(place, MUCH)
     with pytest.raises(ManifestError):
         zd.Manifest.read(place)
+
+
+def test_a_manifest_beside_an_array_with_far_more_lines_than_that_can_have_is_refused(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(manifest, "_AT_LEAST", 8)
+    array = zd.create_array(tmp_path / "a", shape=2, dtype="i4", chunks=1)
+    rows = {f"a/c/{n}": StoredObject(f"a/c/{n}", 1, n) for n in range(9)}
+    place = ManifestPlace.of_node(True, array.store, array.path)
+    for count, fits in ((5, True), (9, False)):
+        zd.Manifest(tuple(list(rows.values())[:count]), prefix="a/").write(place)
+        assert len(zd.Manifest.at(place).objects) == count
+        if fits:
+            assert len(zd.Manifest.beside([array]).objects) == count
+            continue
+        reads = (
+            lambda: zd.Manifest.beside([array]),
+            lambda: zd.open_array(tmp_path / "a", read=zd.ReadOptions(verify=True))[...],
+            lambda: zd.verify(array, manifest=True),
+        )
+        for read in reads:
+            with pytest.raises(ManifestError, match=r"more than 8 lines.* no more than 2"):
+                read()
+
+
+@pytest.mark.parametrize("stages", [{}, {"stages": 2}])
+@pytest.mark.parametrize("named", ["objects", "empty"])
+def test_receipts_of_far_more_objects_than_a_job_writes_are_told_of(
+    tmp_path, monkeypatch, stages, named
+):
+    monkeypatch.setattr(batching, "_AT_LEAST", 8)
+    store = LocalStore(str(tmp_path))
+    job = JobRecord("write", "t", "run", creates=True, resume="token", objects=2, extra=stages)
+    place = JournalLocation(LocalStore(str(tmp_path) + ".zarr-dask"), "a/")
+    journal = replace(new_journal(place, job), run_id="run")
+    journal.begin(job)
+    keys = [f"c/{n}" for n in range(9)]
+    rows = tuple(StoredObject(key, 1, 7) for key in keys) if named == "objects" else ()
+    (tmp_path / "a" / "c").mkdir(parents=True)
+    for key in keys if rows else ():
+        (tmp_path / "a" / key).write_bytes(b"1")
+    journal.add(Receipt("t", "run", rows, () if rows else tuple(keys)))
+    with pytest.raises(NodeNotFoundError, match="receipts of far more stored objects than the 2"):
+        zd.open(store, "a")
 
 
 def test_a_long_manifest_that_is_replaced_while_it_is_read_is_read_again():

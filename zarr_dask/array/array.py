@@ -341,7 +341,7 @@ class Array(ArrayNames):
         if verify:
             from zarr_dask.array.verification import ObjectCheck
 
-            check = ObjectCheck.of(*place, verify)
+            check = ObjectCheck.of(*place, verify, self.meta.grid.ncells)
         if isinstance(consistent, str):
             from zarr_dask.array.object_versions import ObjectVersions
 

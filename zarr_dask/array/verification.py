@@ -58,7 +58,11 @@ class ObjectCheck:
 
     @staticmethod
     def of(
-        store: Store, path: str, prefix: str, manifest: bool | str | os.PathLike[str]
+        store: Store,
+        path: str,
+        prefix: str,
+        manifest: bool | str | os.PathLike[str],
+        objects: int | None = None,
     ) -> ObjectCheck:
         """Return the check of an array; its manifest is read once, as long as it is unchanged.
 
@@ -70,13 +74,15 @@ class ObjectCheck:
             Common prefix of the keys of its stored objects.
         manifest
             `ReadOptions.verify`.
+        objects
+            As for `ManifestPlace.of_node`.
 
         Raises
         ------
         ManifestError
             If there is no whole manifest.
         """
-        place = ManifestPlace.of_node(manifest, store, path)
+        place = ManifestPlace.of_node(manifest, store, path, objects)
         receipts = _READ.get(place)
         theirs = receipts.prefix if place.beside and receipts.prefix is not None else prefix
         return ObjectCheck(place.url, receipts, prefix, theirs)

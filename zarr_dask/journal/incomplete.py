@@ -8,6 +8,7 @@ from zarr_dask.errors import JournalError, NodeNotFoundError, StoreError
 from zarr_dask.formats.base import ancestors, prefix_of
 from zarr_dask.journal.journal import LAST, STAGES, TARGETS, JobRecord, Journal
 from zarr_dask.journal.location import JOB, JournalLocation, default_place, open_journals
+from zarr_dask.journal.receipts import MostReceipts
 from zarr_dask.stores.base import Store
 from zarr_dask.stores.put_tags import Version, versions_below
 
@@ -27,10 +28,13 @@ def explain_incomplete(error: NodeNotFoundError, store: Store, path: str) -> Nod
         return error
     journal, job = found
     prefix = job.data or prefix_of(path)
-    if job.extra.get(STAGES):
-        hint = _what_is_left(journal, job)
-    else:
-        hint = _what_is_missing(journal, job, versions_below(store, prefix))
+    try:
+        if job.extra.get(STAGES):
+            hint = _what_is_left(journal, job)
+        else:
+            hint = _what_is_missing(journal, job, versions_below(store, prefix))
+    except JournalError as reason:
+        hint = f"A job that began to create it has not ended: {reason}"
     return NodeNotFoundError(error.where, error.looked_for, hint)
 
 
@@ -86,12 +90,13 @@ def _makes(job: JobRecord, path: str) -> bool:
 
 def _what_is_left(journal: Journal, job: JobRecord) -> str:
     """Return the hint for a job with receipts of several stages or arrays."""
-    done = {
-        (receipt.run_id, key)
-        for receipt in journal.receipts()
-        if "-" not in receipt.run_id or receipt.run_id.endswith(LAST)
-        for key in (*(item.key for item in receipt.objects), *receipt.empty)
-    }
+    done: set[tuple[str, str]] = set()
+    most = MostReceipts(journal.url, job.objects)
+    for receipt in journal.receipts():
+        if "-" not in receipt.run_id or receipt.run_id.endswith(LAST):
+            keys = (*(item.key for item in receipt.objects), *receipt.empty)
+            done.update((receipt.run_id, key) for key in keys)
+            most.check(len(done))
     return (
         f"A job that began to create it at {job.begun} has not ended, or is still running: "
         f"{len(done)} of at most {job.objects} stored objects have receipts. The same call with "
@@ -107,7 +112,7 @@ def _what_is_missing(journal: Journal, job: JobRecord, listed: Mapping[str, Vers
             "receipts, so that the same call must begin anew; with resume=True it would not have "
             f"to. (Its journal: {journal.url})"
         )
-    done = len(journal.valid_receipts(listed))
+    done = len(journal.valid_receipts(listed, job))
     how = "resume=True" if job.resume == "token" else f"resume={job.token.partition(':')[2]!r}"
     return (
         f"{begun}{done} of {job.objects} stored objects have valid receipts, "

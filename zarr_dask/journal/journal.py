@@ -50,6 +50,7 @@ from zarr_dask.journal.lock import (
 from zarr_dask.journal.receipts import (
     GATHERED,
     Batch,
+    MostReceipts,
     Receipt,
     Receipts,
     collect,
@@ -491,9 +492,19 @@ class Journal:
             return isinstance(session, JobSession) and session.has_checkpoint(name)
         return self.part is None or self.part.may_have(name)
 
-    def valid_receipts(self, listed: Mapping[str, Version]) -> Receipts:
-        """Return the receipts that are valid for stored objects as a listing shows them."""
-        return collect(self.receipts(), self.run_id, listed)
+    def valid_receipts(
+        self, listed: Mapping[str, Version], job: JobRecord | None = None
+    ) -> Receipts:
+        """Return the receipts that are valid for stored objects as a listing shows them.
+
+        Raises
+        ------
+        JournalError
+            If there are more than the `job` can have left, as the journal, which may be a
+            stranger's, tells of it.
+        """
+        most = None if job is None else MostReceipts(self.url, job.objects)
+        return collect(self.receipts(), self.run_id, listed, most)
 
     def merge(self) -> None:
         """Merge the receipts of single tasks into one object, if the store cannot append."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, pairwise
 from pathlib import PurePosixPath
@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 from zarr_dask.codecs.checksum import crc32c
 from zarr_dask.errors import ManifestError, ObjectReplacedError
-from zarr_dask.formats.base import Format, where
+from zarr_dask.formats.base import ArrayMeta, Format, where
 from zarr_dask.journal.location import check_behind_no_link, default_place
 from zarr_dask.journal.receipts import Receipts, StoredObject, checked_keys
 from zarr_dask.stores.base import Store
@@ -32,6 +32,9 @@ _FORMAT = "zarr-dask manifest 1"
 _NAME = "__manifest"
 _LONGEST = 1 << 20
 """Bytes of a line."""
+_AS_MANY, _AT_LEAST = 4, 1 << 18
+"""Lines of the manifest beside an array: for each of its stored objects, and where it has few. An
+array that has become smaller keeps the lines of what it had."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +45,8 @@ class ManifestPlace:
     key: str
     beside: bool = False
     """True if it is the manifest beside a node, which later jobs add to."""
+    most: int | None = None
+    """Maximum number of lines that are read; None for any number."""
 
     @property
     def url(self) -> str:
@@ -49,8 +54,21 @@ class ManifestPlace:
         return f"{self.store.url}/{self.key}"
 
     @staticmethod
-    def of_node(manifest: bool | str | os.PathLike[str], store: Store, path: str) -> ManifestPlace:
+    def of_node(
+        manifest: bool | str | os.PathLike[str],
+        store: Store,
+        path: str,
+        objects: int | None = None,
+    ) -> ManifestPlace:
         """Return the location that a path or URL names; for True the one beside a node.
+
+        Parameters
+        ----------
+        manifest, store, path
+            The location, or the node.
+        objects
+            Number of stored objects that the node may have; bounds the lines beside it that are
+            read.
 
         Raises
         ------
@@ -68,7 +86,8 @@ class ManifestPlace:
                 "an archive, or the root of a bucket. Give a path or URL instead of True."
             )
         check_behind_no_link(beside)
-        return ManifestPlace(beside.store, f"{beside.prefix}{_NAME}", beside=True)
+        most = None if objects is None else max(_AS_MANY * objects, _AT_LEAST)
+        return ManifestPlace(beside.store, f"{beside.prefix}{_NAME}", beside=True, most=most)
 
     @staticmethod
     def of(
@@ -123,6 +142,11 @@ class ManifestArray(Protocol):
     @property
     def node_format(self) -> Format:
         """Format of its metadata."""
+        ...
+
+    @property
+    def meta(self) -> ArrayMeta:
+        """Its metadata."""
         ...
 
 
@@ -191,16 +215,17 @@ class Manifest:
     @staticmethod
     def beside(arrays: Iterable[ManifestArray]) -> Manifest:
         """Return the manifests that are kept beside arrays, as one with the keys of their store."""
-        objects: list[StoredObject] = []
+        found: list[StoredObject] = []
         empty: set[str] = set()
         for array in arrays:
-            kept = Manifest.at(ManifestPlace.of_node(True, array.store, array.path))
+            objects = array.meta.grid.ncells
+            kept = Manifest.at(ManifestPlace.of_node(True, array.store, array.path, objects))
             prefix = array.node_format.data_prefix(array.path)
             theirs = prefix if kept.prefix is None else kept.prefix
             below = [item for item in kept.objects if item.key.startswith(theirs)]
-            objects += (replace(item, key=_moved(item.key, theirs, prefix)) for item in below)
+            found += (replace(item, key=_moved(item.key, theirs, prefix)) for item in below)
             empty |= {_moved(key, theirs, prefix) for key in kept.empty}
-        return Manifest(tuple(objects), frozenset(empty))
+        return Manifest(tuple(found), frozenset(empty))
 
     @staticmethod
     def at(place: ManifestPlace) -> Manifest:
@@ -284,7 +309,7 @@ def _read(place: ManifestPlace) -> Manifest:
     if lines is None:
         raise ManifestError(f"there is no manifest at {place.url}.")
     try:
-        return _parsed(lines)
+        return _parsed(lines if place.most is None else _at_most(place.most, lines))
     except ManifestError as error:
         raise ManifestError(f"{place.url}: {error}") from error
 
@@ -319,6 +344,16 @@ def _parsed(lines: Iterable[bytes]) -> Manifest:
         if isinstance(error, ManifestError):
             raise
         raise ManifestError(f"this is no manifest ({error!s:.200}).") from error
+
+
+def _at_most(most: int, lines: Iterable[bytes]) -> Iterator[bytes]:
+    for number, line in enumerate(lines):
+        if number > most:
+            raise ManifestError(
+                f"it has more than {most:,} lines, and the array can have no more than "
+                f"{most // _AS_MANY:,} stored objects. Remove it, or read without it."
+            )
+        yield line
 
 
 _NOT_WHOLE = "this is no whole manifest; its last line does not sum it up."

@@ -32,7 +32,7 @@ from typing import Any
 from isal import isal_zlib
 
 from zarr_dask.codecs.checksum import crc32c
-from zarr_dask.errors import ObjectReplacedError
+from zarr_dask.errors import JournalError, ObjectReplacedError
 from zarr_dask.stores.base import Buffer, Store, is_key
 from zarr_dask.stores.lines import lines_of
 from zarr_dask.stores.put_tags import Version
@@ -40,6 +40,7 @@ from zarr_dask.stores.put_tags import Version
 __all__ = [
     "GATHERED",
     "Batch",
+    "MostReceipts",
     "ObjectDigest",
     "Receipt",
     "ReceiptBatches",
@@ -59,6 +60,8 @@ _LARGEST = 1 << 63
 _LONGEST = 1 << 26
 """Bytes of a receipt."""
 _LONGEST_TAG = 256
+_AS_MANY, _AT_LEAST = 4, 1 << 18
+"""Objects in receipts of a job: for each that it writes, and where these are few."""
 _SHA256 = re.compile("[0-9a-f]{64}")
 _quoted = json.encoder.encode_basestring_ascii
 """Function that returns a text as a JSON string."""
@@ -339,8 +342,35 @@ class Receipts:
         return len(self.objects) + len(self.empty)
 
 
+@dataclass(frozen=True)
+class MostReceipts:
+    """The number of stored objects that the receipts in a journal may name."""
+
+    url: str
+    """The journal, for messages."""
+    objects: int
+    """Number of stored objects that its job writes."""
+
+    def check(self, count: int) -> None:
+        """Raise if a number of stored objects is far too large.
+
+        Raises
+        ------
+        JournalError
+            If it is.
+        """
+        if count > max(_AS_MANY * self.objects, _AT_LEAST):
+            raise JournalError(
+                f"{self.url} has receipts of far more stored objects than the {self.objects:,} "
+                "that its job writes. Remove it if the job does not run."
+            )
+
+
 def collect(
-    receipts: Iterable[Receipt], creation: str, listed: Mapping[str, Version] | None = None
+    receipts: Iterable[Receipt],
+    creation: str,
+    listed: Mapping[str, Version] | None = None,
+    most: MostReceipts | None = None,
 ) -> Receipts:
     """Collect the valid receipts of one creation.
 
@@ -354,6 +384,13 @@ def collect(
         Every stored object that exists. A receipt is valid for an object only if the object has the
         recorded size, and tag, where there are any; or is absent if it was recorded as absent on
         purpose. None accepts all receipts unchecked.
+    most
+        Bounds their number; None for any number.
+
+    Raises
+    ------
+    JournalError
+        If there are more.
     """
     objects: dict[str, StoredObject] = {}
     empty: set[str] = set()
@@ -364,6 +401,8 @@ def collect(
             if listed is None or item.at(listed.get(item.key)):
                 objects[item.key] = item
         empty.update(key for key in receipt.empty if listed is None or key not in listed)
+        if most is not None:
+            most.check(len(objects) + len(empty))
     return Receipts(objects, frozenset(empty - objects.keys()))
 
 

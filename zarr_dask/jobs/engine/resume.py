@@ -613,7 +613,7 @@ def is_done(journal: Journal, other: JobRecord, target: Array) -> bool:
     )
     if other.extra.get("grows") and not other.resume:
         return reaches  # it keeps no receipts, and all was stored before it said that it grows
-    return reaches and len(journal.valid_receipts(versions_of(target))) == other.objects
+    return reaches and len(journal.valid_receipts(versions_of(target), other)) == other.objects
 
 
 def remove_ended(target: Array) -> None:
@@ -652,7 +652,7 @@ def _unless_taken(
         read_node(target.store, target.path, None, ReadOptions())
     except NodeNotFoundError:
         return found
-    done = journal.valid_receipts(versions_of(target))
+    done = journal.valid_receipts(versions_of(target), job)
     if len(done) == job.objects:
         return found
     # whoever else makes an array here removes the journal, or writes other bytes as its document: a

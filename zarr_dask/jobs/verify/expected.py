@@ -33,7 +33,7 @@ from zarr_dask.journal import (
     open_journals,
 )
 from zarr_dask.journal.manifest import Manifest
-from zarr_dask.journal.receipts import StoredObject, collect
+from zarr_dask.journal.receipts import MostReceipts, StoredObject, collect
 from zarr_dask.stores.base import Store
 from zarr_dask.stores.open import Location
 from zarr_dask.stores.wrappers.base import is_read_only
@@ -112,7 +112,8 @@ class OpenJobs:
         for array in self.arrays:
             prefix = array.node_format.data_prefix(array.path)
             for journal, job in self._at(array.path):
-                receipts = collect(journal.receipts(), job.run_id)
+                most = MostReceipts(journal.url, job.objects)
+                receipts = collect(journal.receipts(), job.run_id, most=most)
                 objects += (replace(r, key=prefix + r.key) for r in receipts.objects.values())
                 empty |= {prefix + key for key in receipts.empty}
                 found = True
@@ -138,7 +139,8 @@ class OpenJobs:
         if array is None or journal.is_locked() or job.swap or job.extra.get(STAGES, 1) != 1:
             return False
         if STAGES in job.extra:
-            found = collect(journal.receipts(), f"{job.run_id}{LAST}", versions_of(array))
+            listed, most = versions_of(array), MostReceipts(journal.url, job.objects)
+            found = collect(journal.receipts(), f"{job.run_id}{LAST}", listed, most)
             return _has_documents(array, job) and len(found) == job.objects
         keeps_none = job.creates and not job.resume and not puts_metadata_first(array.store)
         return (keeps_none and _has_documents(array, job)) or is_done(journal, job, array)
