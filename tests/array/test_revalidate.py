@@ -7,12 +7,14 @@ import pickle
 import subprocess
 import sys
 from pathlib import Path
+from time import time_ns
 
 import dask.array as da
 import numpy as np
 import pytest
 
 import zarr_dask as zd
+from zarr_dask.array import reader
 from zarr_dask.array.revalidate import Shown
 from zarr_dask.errors import (
     CorruptObjectError,
@@ -25,7 +27,7 @@ from zarr_dask.jobs.copy.raw_copy import RawCopyJob
 from zarr_dask.jobs.engine.lifecycle import start_job
 from zarr_dask.jobs.engine.visibility import BoundedSet
 from zarr_dask.jobs.verify.scan import CellRuns, ObjectScan
-from zarr_dask.stores import LocalStore, MemoryStore, Recording
+from zarr_dask.stores import HookStore, LocalStore, MemoryStore, Recording, open_store
 from zarr_dask.stores.base import etag_of
 
 HERE = Path("/proc/self/cwd")
@@ -504,3 +506,51 @@ def test_a_hierarchy_with_nothing_but_consolidated_metadata_has_fill_values(form
     for name in "ab":
         store.delete_prefix(f"{name}/")
     assert zd.open(store)["a"][...].tolist() == [7, 7, 7]
+
+
+class Away(HookStore):
+    """Local files of which a folder is moved away, and back, while the first object is asked for.
+
+    Others moved it twice, and the document is there when a reader looks at it again.
+    """
+
+    def get_start(self, key, nbytes):
+        self.__dict__.setdefault("asked", []).append(key)
+        if len(self.asked) > 1:
+            return super().get_start(key, nbytes)
+        folder = Path(self.store.root, "g")
+        folder.rename(folder.with_name("elsewhere"))
+        try:
+            return super().get_start(key, nbytes)
+        finally:
+            folder.with_name("elsewhere").rename(folder)
+
+
+@pytest.fixture(params=["g", "g/a"])
+def moving(request, tmp_path):
+    """An array that is moved, or a group with it, and what it holds."""
+    stored = zd.create_array(tmp_path, request.param, shape=6, dtype="i4", chunks=2)
+    stored[...] = np.arange(1, 7)
+    store = Away(open_store(tmp_path), lambda *_: None)
+    return zd.open_array(store, request.param, mode="r+")
+
+
+@pytest.mark.parametrize("selection", [np.s_[:], np.s_[0], np.s_[[0, 3, 5]]])
+def test_what_is_missing_while_an_array_is_moved_and_moved_back_is_no_fill_value(moving, selection):
+    values = moving.vindex[selection] if isinstance(selection, list) else moving[selection]
+    np.testing.assert_array_equal(values, np.arange(1, 7)[selection])
+
+
+def test_a_part_is_not_written_over_an_object_that_was_moved_and_moved_back(moving):
+    moving[0] = 9
+    assert moving[...].tolist() == [9, 2, 3, 4, 5, 6]
+
+
+def test_an_absent_object_of_an_array_that_stays_is_looked_for_once(tmp_path, monkeypatch):
+    zd.create_array(tmp_path, "g", shape=6, dtype="i4", chunks=2)
+    monkeypatch.setattr(reader, "time_ns", lambda: time_ns() + 10**9)  # long after it was made
+    asked = []
+    store = HookStore(open_store(tmp_path), lambda how, key: asked.append(key))
+    array = zd.open_array(store, "g")
+    assert array[...].tolist() == [0] * 6
+    assert [asked.count(f"g/c/{n}") for n in range(3)] == [1] * 3

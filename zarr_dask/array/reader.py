@@ -25,6 +25,7 @@ from dataclasses import replace
 from functools import cached_property, partial
 from itertools import islice
 from math import prod
+from time import time_ns
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 import numpy as np
@@ -32,7 +33,7 @@ import numpy as np
 from zarr_dask._util.arguments import check_count
 from zarr_dask._util.buffers import prefault
 from zarr_dask._util.threads import cpu_count, overlap_with_wait, parallel_for
-from zarr_dask.array.revalidate import Standing
+from zarr_dask.array.revalidate import Standing, is_since
 from zarr_dask.codecs.base import WORTH_A_THREAD, ChunkRead, DecodeOptions, largest_partial_read
 from zarr_dask.codecs.chain import BoundCodecChain, fill_missing_chunk
 from zarr_dask.codecs.fetch import Fetch, drive_fetch, drive_fetch_from_bytes
@@ -143,10 +144,11 @@ def read_pieces(
 class _Call:
     """One call that reads stored objects, on any number of threads."""
 
-    __slots__ = ("found_absent", "reading")
+    __slots__ = ("begun", "found_absent", "reading")
 
     def __init__(self, reading: DecodeOptions) -> None:
         self.reading = reading
+        self.begun = time_ns()
         self.found_absent = False
         """True if anything was absent; set by any of its threads."""
 
@@ -270,7 +272,11 @@ class Reader:
     def read_region(self, region: Region, out: np.ndarray, threads: int | None) -> None:
         """Put a region of the array into `out`, which has its shape and the array's data type."""
         self._see()
-        call = self._call(threads)
+        self._until_confirmed(partial(self._read_region, region, out, threads), threads)
+
+    def _read_region(
+        self, region: Region, out: np.ndarray, threads: int | None, call: _Call
+    ) -> None:
         only = None if self._sparing else self._grid.single_chunk(region)
         if only is not None:
             self._read_one(out, *only, call)
@@ -287,7 +293,6 @@ class Reader:
                 for part in self._grid.parts(region)
             )
             self._read_all(objects, partial(self._grid.count_parts, region), threads)
-        self._confirm(call)
 
     def read_into_fresh(self, region: Region, out: np.ndarray, threads: int | None) -> None:
         """Read a region as `read_region`, into memory that has not been written to yet.
@@ -304,17 +309,19 @@ class Reader:
     def read_pieces(self, pieces: Iterable[ObjectSlice], threads: int | None) -> None:
         """See `read_pieces`."""
         self._see()
-        call = self._call(threads)
         by_object: dict[tuple[int, ...], list[ObjectSlice]] = {}
         for piece in pieces:
             by_object.setdefault(piece.coords, []).append(piece)
-        objects = (self._object(coords, some, call) for coords, some in by_object.items())
-        self._read_all(objects, by_object.__len__, threads)
-        self._confirm(call)
+
+        def read(call: _Call) -> None:
+            objects = (self._object(coords, some, call) for coords, some in by_object.items())
+            self._read_all(objects, by_object.__len__, threads)
+
+        self._until_confirmed(read, threads)
 
     def read_each(
         self,
-        jobs: Iterable[T],
+        jobs: Callable[[], Iterable[T]],
         memory_of: Callable[[T], Sequence[ObjectSlice]],
         take: Callable[[T, Sequence[ObjectSlice]], None],
         threads: int | None,
@@ -324,7 +331,8 @@ class Reader:
         Parameters
         ----------
         jobs
-            Jobs, each for pieces of one stored object.
+            Returns jobs, each for pieces of one stored object; called again if absent objects are
+            to be looked for again.
         memory_of
             Returns the pieces of a job; called by the thread that reads them.
         take
@@ -333,9 +341,8 @@ class Reader:
             See `read_pieces`.
         """
         self._see()
-        call = self._call(threads)
 
-        def read(job: T) -> None:
+        def read(job: T, call: _Call) -> None:
             pieces = memory_of(job)
             coords, inside, out, whole = pieces[0]
             if inside is None:
@@ -344,8 +351,9 @@ class Reader:
                 self._read(self._object(coords, pieces, call))
             take(job, pieces)
 
-        self._one_by_one(read, jobs, threads)
-        self._confirm(call)
+        self._until_confirmed(
+            lambda call: self._one_by_one(partial(read, call=call), jobs(), threads), threads
+        )
 
     @property
     def takes_whole_chunks(self) -> bool:
@@ -367,10 +375,22 @@ class Reader:
         check_count("threads", threads, "one per core")
         return _Call(replace(self._reading, threads=threads))
 
-    def _confirm(self, call: _Call) -> None:
-        """See that what was absent is absent from the array that was opened."""
-        if call.found_absent and self._standing is not None:
+    def _until_confirmed(self, read: Callable[[_Call], None], threads: int | None) -> None:
+        """Read until what was absent is absent from the array that was opened.
+
+        It may have been away when that was looked for, and be there again.
+        """
+        seen: tuple[int, ...] | None = None
+        for _ in range(_MOST_LOOKS):
+            call = self._call(threads)
+            read(call)
+            if not call.found_absent or self._standing is None:
+                return
             self._standing.check()
+            moves = self._standing.last_moves()
+            if moves == seen or not is_since(moves, call.begun):
+                return
+            seen = moves
 
     def _read_one(
         self,
@@ -870,6 +890,8 @@ _WORTH_A_CALL = 8
 """Number of objects from which it pays to request them while others are still on their way."""
 _WORTH_PROVIDING = 1 << 20
 """Size in bytes from which the system takes longer to provide memory than to get a response."""
+_MOST_LOOKS = 3
+"""Times that a call reads an array that is moved, or whose metadata change, again and again."""
 _MORE_FROM_AFAR = 2  # further attempts to read an object that still does not decode
 _REPLACED: Sequence[Buffer] = ()  # marks an object that was replaced meanwhile
 

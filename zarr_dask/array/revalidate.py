@@ -16,8 +16,10 @@ import platform
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
+from time import time_ns
 from typing import NamedTuple
 
 from zarr_dask._util.warnings import without_warnings
@@ -36,7 +38,11 @@ from zarr_dask.grid.dimension import Dimension, Edges, Fixed
 from zarr_dask.stores.base import Store, etag_of, is_remote
 from zarr_dask.stores.open import local_path
 
-__all__ = ["Confirmation", "Shown", "Standing", "continues", "this_process"]
+__all__ = ["Confirmation", "Shown", "Standing", "continues", "is_since", "this_process"]
+
+
+_TICKS_NS = 20_000_000
+"""Times of files are those of a clock that is late by some milliseconds."""
 
 
 class Shown(NamedTuple):
@@ -107,6 +113,21 @@ class Standing:
         self._compare(present)
         if isinstance(present, ArrayMeta):
             _SEEN.put(place, _SeenDocument(validator, text, present))
+
+    def last_moves(self) -> tuple[int, ...]:
+        """Return times at which the array, and each group around it, may have been moved or made.
+
+        A move of a folder changes its times, and those of the one around it. New metadata of a node
+        and of the group around it may have changed both, too. Nothing is returned if the store is
+        not of local files.
+        """
+        folder, times = local_path(self.store, self.path), list[int]()
+        for _ in range(self.path.count("/") + 2 if folder else 0):
+            above = os.path.dirname(str(folder))  # noqa: PTH120  (in a tenth of the time)
+            with suppress(OSError):  # what has gone is found out by others
+                times.append(min(os.stat(str(folder)).st_ctime_ns, os.stat(above).st_mtime_ns))  # noqa: PTH116
+            folder = above
+        return tuple(times)
 
     def is_gone(self) -> bool:
         """True if an array in local files had a document, and has none now."""
@@ -186,6 +207,7 @@ class Confirmation:
     def __init__(self, standing: Standing | None) -> None:
         self._written = self._standing = standing
         self._lock = threading.Lock()
+        self._begun = time_ns()
 
     def check_written(self, is_left: Callable[[], bool]) -> None:
         """Raise if the array was removed or moved before all objects had been put into it.
@@ -215,6 +237,10 @@ class Confirmation:
                 "late. Open it at its new place, and write them again.",
             )
 
+    def may_be_there(self) -> bool:
+        """True if what was missing is to be looked for again: see `Standing.last_moves`."""
+        return self._written is not None and is_since(self._written.last_moves(), self._begun)
+
     def check_not_migrated(self) -> None:
         """Raise `MetadataChangedError` if a migration gives objects that were put other keys."""
         if self._written is not None:
@@ -233,6 +259,11 @@ def _outdated(how: str) -> str:
         f"Consolidated metadata name it, but {how}: it was deleted or moved. "
         "zarr_dask.consolidate(url) brings them up to date."
     )
+
+
+def is_since(times: Sequence[int], begun: int) -> bool:
+    """True if one of the times of files is after one of `time.time_ns`, or about it."""
+    return max(times, default=0) > begun - _TICKS_NS
 
 
 def _gone() -> str:

@@ -256,7 +256,7 @@ def _gather_whole_chunks(
             place = output_index(chunk.out, gathered.shape)
             gathered[place] = piece.out.reshape(-1)[chunk.numbers]
 
-    array.reader.read_each(jobs(), memory_of, take, threads)
+    array.reader.read_each(jobs, memory_of, take, threads)
 
 
 class _BoxMemory:

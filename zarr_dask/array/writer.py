@@ -230,7 +230,7 @@ def write_object_part(
     values: np.ndarray,
     note: Callable[[Buffer], None] | None = None,
     waiting: AbstractContextManager[None] | None = None,
-    confirm: Callable[[], None] | None = None,
+    confirm: Confirmation | None = None,
     fence: Callable[[], None] | None = None,
     *,
     shared: bool = False,
@@ -293,6 +293,8 @@ def write_object_part(
     stored = None if part.whole else _stored(array.store, key, bound)
     if stored is None and not part.whole and confirm is not None:
         confirm()
+        if confirm.may_be_there():
+            stored = _stored(array.store, key, bound)
     pieces = updated(array, part, elements, stored, threads)
     if pieces is not None:
         put_stream(array.store, key, pieces, note, waiting, fence)
@@ -339,7 +341,7 @@ def _write_shared(
     part: Part,
     elements: np.ndarray,
     note: Callable[[Buffer], None] | None,
-    confirm: Callable[[], None] | None,
+    confirm: Confirmation | None,
     fence: Callable[[], None] | None,
     *,
     confirms: bool,
