@@ -460,7 +460,10 @@ def _locked(folder: str, opened: Callable[[], int]) -> FolderLock:
             name = _name(folder if descriptor is None else descriptor)
             if descriptor is None or name == _name(folder):
                 path, is_locked = f"{folder}/{RECORD_OF_FOLDER}", descriptor is not None
-                return FolderLock(descriptor, make_record(path, locked=is_locked, wait=True), name)
+                record = make_record(path, locked=is_locked, wait=True)
+                if descriptor is None or name == _name(folder):
+                    return FolderLock(descriptor, record, name)
+                record.remove()  # another folder has taken the place of the locked one
         except BaseException as error:
             if descriptor is not None:
                 _let_go(descriptor)

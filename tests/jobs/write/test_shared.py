@@ -95,6 +95,26 @@ def test_a_lock_leaves_nothing_behind(tmp_path):
     assert [p.name for p in tmp_path.rglob("*") if p.is_file()] == ["0"]
 
 
+def test_a_lock_is_that_of_the_folder_in_which_its_record_is_made(tmp_path, monkeypatch):
+    """Another process removes the folder, and a third one makes it again, right before that."""
+    folder, make, made = tmp_path / "c", file_lock.make_record, []
+
+    def replaced(path, **options):
+        if not made:
+            folder.rmdir()
+            folder.mkdir()
+        made.append(path)
+        return make(path, **options)
+
+    monkeypatch.setattr(file_lock, "make_record", replaced)
+    folder.mkdir()
+    with folder_lock(str(folder)) as held:
+        assert held.descriptor is None or os.path.samestat(os.fstat(held.descriptor), folder.stat())
+        assert len(list(folder.iterdir())) == 1
+    assert len(made) == (1 if held.descriptor is None else 2)
+    assert not list(folder.iterdir())
+
+
 def test_a_folder_that_goes_while_one_waits_for_its_lock(tmp_path):
     """The lock of a folder that is gone would be held against nobody."""
     folder = tmp_path / "c"
