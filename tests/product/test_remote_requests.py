@@ -136,6 +136,23 @@ def test_opening_arrays_lists_each_group_once(place, counted):
     assert counted() == {"list": 1, "zarr.json": ARRAYS}
 
 
+def test_a_version_that_takes_the_place_of_another(place, counted):
+    """The old metadata, the claim and the old objects are looked at, and then removed."""
+    url, options = place
+    at = f"{url}/swapped-{options['backend']}"
+    zd.to_zarr(da.from_array(VALUES, chunks=(1, 256)), at, storage_options=options)
+    x = da.from_array(VALUES + 1, chunks=(1, 256))
+    zd.to_zarr(x, at, mode="swap", storage_options=options)
+    counted()
+    zd.to_zarr(x, at, mode="swap", storage_options=options)
+    seen = counted()
+    # planned, claimed, read to be put, put, and read once more before the old objects go
+    assert seen["zarr.json"] == 5
+    assert seen["list"] == 4
+    assert sum(seen[name] for name in OLD) <= 6
+    assert seen["held"] <= 3  # put, looked at, deleted
+
+
 def test_dask_asks_for_what_it_reads(place, counted):
     url, options = place
     x = zd.from_zarr(f"{url}/plain", "a", storage_options=options)

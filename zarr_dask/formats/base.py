@@ -528,6 +528,14 @@ class Format(NodeReader, Protocol):
         ...
 
     @property
+    def key_layouts(self) -> tuple[ChunkKeyEncoding, ...]:
+        """All layouts of keys, the default first, if a document says which one and all else.
+
+        Such an array may be replaced under other keys; empty for other formats.
+        """
+        ...
+
+    @property
     def names_attribute(self) -> str | None:
         """The attribute that names dimensions, if they are not a field of the document."""
         ...
@@ -605,6 +613,7 @@ class BesideData:
     has_shards: bool = False
     shard_index_codecs: CodecChain = DEFAULT_INDEX_CODECS
     has_undefined_fill: bool = True
+    key_layouts: tuple[ChunkKeyEncoding, ...] = ()
     has_implicit_groups: bool = False
     names_attribute: str | None = None
 

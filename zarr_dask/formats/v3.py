@@ -83,6 +83,12 @@ class FormatV3(BesideData):
     document_names: tuple[str, ...] = (_DOCUMENT,)
     has_shards: bool = True
     has_undefined_fill: bool = False
+    key_layouts: tuple[ChunkKeyEncoding, ...] = (
+        ChunkKeyEncoding("default", "/"),
+        ChunkKeyEncoding("default", "."),
+        ChunkKeyEncoding("v2", "."),
+        ChunkKeyEncoding("v2", "/"),
+    )
 
     def read(
         self, store: Store, path: str, options: ReadOptions, *, found: FetchedDocuments
@@ -129,7 +135,7 @@ class FormatV3(BesideData):
     def chunk_keys(self, wanted: Any) -> ChunkKeyEncoding | ValidationProblem:
         """See `Format.chunk_keys`."""
         if wanted is None:
-            return ChunkKeyEncoding("default", "/")
+            return self.key_layouts[0]
         if isinstance(wanted, Mapping) and "separator" in wanted:  # as in zarr-python
             name = wanted.get("name", "default")
             wanted = {"name": name, "configuration": {"separator": wanted["separator"]}}

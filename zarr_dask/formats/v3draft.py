@@ -86,6 +86,7 @@ class FormatDraft:
     """The entry point of the hierarchy."""
     has_shards: bool = True
     has_undefined_fill: bool = False
+    key_layouts: tuple[ChunkKeyEncoding, ...] = ()
     has_implicit_groups: bool = True
     names_attribute: str | None = DIMENSIONS
     shard_index_codecs: CodecChain = SHARD_INDEX_CODECS

@@ -3,6 +3,6 @@
 ===============  ============================================================
 nodes for users  `group`, `open_node`, `create_node`, `values`, `consolidate`
 finding them     `locate`, `walk`, `absent_node`
-changing them    `edit`, `exclusive`, `zip_target`
+changing them    `edit`, `exclusive`, `key_swap`, `zip_target`
 ===============  ============================================================
 """

@@ -55,6 +55,7 @@ __all__ = [
     "check_resumable",
     "default_place",
     "discard_journals",
+    "from_root",
     "given_place",
     "holds_node",
     "is_bare",
@@ -158,12 +159,24 @@ def _beside_files(store: FileStore, path: str) -> JournalLocation | None:
 
 
 def _beside(store: Store, path: str) -> JournalLocation | None:
+    return _place_beside(*_from_root(store, path))
+
+
+def from_root(store: Store, path: str) -> tuple[Store, str]:
+    """Return a store that begins at the root of a node's hierarchy, and the path in that.
+
+    Wrappers are removed.
+    """
+    return _from_root(*unwrap_with_path(store, path))
+
+
+def _from_root(store: Store, path: str) -> tuple[Store, str]:
     around = sibling_location(store, "")
     while around is not None and holds_node(around[0]):
         store, name = around
         path = join(name, path)
         around = sibling_location(store, "")
-    return _place_beside(store, path)
+    return store, path
 
 
 def _place_beside(store: Store, path: str) -> JournalLocation | None:

@@ -48,7 +48,7 @@ from zarr_dask.stores.real_location import check_file
 if TYPE_CHECKING:
     import dask.array as da
 
-    from zarr_dask.journal.swap import AtomicReplace
+    from zarr_dask.hierarchy.key_swap import Swap
 
 __all__ = [
     "Resume",
@@ -56,6 +56,7 @@ __all__ = [
     "ResumePlan",
     "Runs",
     "find_finished_append",
+    "has_shown_swap",
     "is_done",
     "missing_blocks",
     "plan_resume",
@@ -262,7 +263,7 @@ def plan_resume(
     options: ResumeOptions,
     grows: bool = False,
     grown: bool = False,
-    swap: AtomicReplace | None = None,
+    swap: Swap | None = None,
     free_beside: bool = False,
     waits: bool = False,
     anew: bool = False,
@@ -386,6 +387,24 @@ def _is_same(job: JobRecord, other: JobRecord) -> bool:
     return facts == (other.token, other.region, dict(other.extra))
 
 
+def has_shown_swap(present: Array, options: ResumeOptions) -> bool:
+    """True if a job with ``mode="swap"`` in an object store died after it had shown its version.
+
+    Parameters
+    ----------
+    present
+        The array as it is now.
+    options
+        Tells whether to resume a job.
+    """
+    if not options.resume:
+        return False
+    place = _place(present, options.journal, required=True)
+    layout = _layout(present)
+    found = _open_at(present, place, needed=True)
+    return any(job.swap and job.extra.get("layout") == layout for _, job in found)
+
+
 def find_finished_append(
     values: da.Array, present: Array, region: Region, options: ResumeOptions
 ) -> Region | None:
@@ -461,7 +480,7 @@ def _job(
     creates: bool,
     grows: bool,
     resume: Resume,
-    swap: AtomicReplace | None = None,
+    swap: Swap | None = None,
 ) -> JobRecord:
     documents = target.node_format.documents(target.meta, target.path)
     prefix = target.node_format.data_prefix(target.path)
@@ -502,7 +521,7 @@ def _job(
     )
 
 
-def _swapped(target: Array, swap: AtomicReplace | None) -> bool | str:
+def _swapped(target: Array, swap: Swap | None) -> bool | str:
     """Return a fact of a job that puts an array, or a group with it, in place of another one."""
     if swap is None or not swap.path_beside(target.path):
         return swap is not None
@@ -540,7 +559,7 @@ def _refuse_other(
     job: JobRecord,
     target: Array,
     others: Sequence[tuple[Journal, JobRecord]],
-    swap: AtomicReplace | None,
+    swap: Swap | None,
 ) -> None:
     """Refuse to resume another job, or to overwrite its work without being told."""
     for journal, other in others:

@@ -42,6 +42,7 @@ from zarr_dask.formats.base import Format, ReadOptions, check_listed, where
 from zarr_dask.formats.consolidated import consolidated_key, without_consolidated
 from zarr_dask.formats.detect import FORMATS
 from zarr_dask.hierarchy.group import Group
+from zarr_dask.hierarchy.key_swap import is_of_other_version, may_have_versions, sweep_versions
 from zarr_dask.hierarchy.locate import resolve_node
 from zarr_dask.hierarchy.open_node import open as open_node
 from zarr_dask.jobs.engine import find_workers, run_tasks
@@ -82,6 +83,11 @@ _MOST_CELLS = 1 << 30
 """Maximum number of stored objects of one array."""
 _LOST = "a receipt says that it has been stored"
 _UNKNOWN = "no receipt says that it is empty on purpose"
+_OF_VERSION = (
+    "no document, and no stored object of the version of the array that is shown. A job with "
+    "mode='swap' leaves such ones until it has ended; sweep=True removes them if none is at work, "
+    "and none has a journal beside the hierarchy"
+)
 
 
 @in_job()
@@ -226,6 +232,8 @@ class _VerificationState:
     sums: list[dict[int, StoredObject]] = field(default_factory=list)
     unpublished: Counter[int] = field(default_factory=Counter)
     """Number of objects of unpublished steps, by array."""
+    versions: dict[int, list[str]] = field(default_factory=dict)
+    """Keys of stored objects of other versions, by array; see `zarr_dask.hierarchy.key_swap`."""
     axes: dict[int, int] = field(default_factory=dict)
     """For arrays with objects outside: the dimension along which an open output grows, or -1."""
     listed: bool = True
@@ -372,7 +380,9 @@ class _VerificationState:
         array = self.arrays[which]
         name = key[len(array.node_format.data_prefix(array.path)) :]
         coords = array.meta.chunk_key_encoding.coords(name, array.ndim)
-        if coords is None:
+        if coords is None and is_of_other_version(name, array.meta) and may_have_versions(array):
+            self.versions.setdefault(which, []).append(key)
+        elif coords is None:
             reason = "no document, and no stored object of the array"
             self.add(Finding("orphan", array.path, key, reason=reason))
         elif self._is_unpublished(which, coords):
@@ -576,6 +586,11 @@ class _VerificationState:
         self.claims = left.claims
         for finding in left.findings:
             self.add(finding)
+        for which, keys in self.versions.items():
+            swept = sweep_versions(self.arrays[which]) if sweep else None
+            self.swept += swept or 0
+            for key in keys if swept is None else ():
+                self.add(Finding("orphan", self.arrays[which].path, key, reason=_OF_VERSION))
 
     def report(self) -> VerifyReport:
         """Return the report."""

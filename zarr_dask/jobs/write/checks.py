@@ -22,6 +22,7 @@ from zarr_dask.errors import (
     PartialWriteError,
     SourceIsTargetError,
 )
+from zarr_dask.formats.base import ChunkKeyEncoding
 from zarr_dask.grid.grid import Dimension, Region, cells_overlapping
 from zarr_dask.jobs.engine.find_sources import find_lazy_arrays, places_of_source
 from zarr_dask.jobs.engine.grid_arguments import clipped_slices
@@ -175,8 +176,18 @@ def check_whole(plan: PlannedWrite) -> None:
     )
 
 
-def check_not_read(values: da.Array, store: Store, path: str) -> None:
+def check_not_read(
+    values: da.Array, store: Store, path: str, keys: ChunkKeyEncoding | None = None
+) -> None:
     """Refuse to overwrite data that a graph reads lazily.
+
+    Parameters
+    ----------
+    values, store, path
+        The dask array, and the node that is written.
+    keys
+        The keys of a new version that is written beside the node itself; None where it is
+        overwritten.
 
     Raises
     ------
@@ -188,11 +199,24 @@ def check_not_read(values: da.Array, store: Store, path: str) -> None:
         for read in places_of_source(source):
             if not contains_or_equal(read, place):
                 continue
+            if keys is not None:
+                _check_other_keys(source, keys, read)
+                continue
             raise SourceIsTargetError(
                 f"the dask array reads {read}, which would be written: values would be lost "
                 "before they are read. Write to another place, and replace the array by it "
-                "afterwards; in local files mode='swap' does that."
+                "afterwards; mode='swap' does that for local files, and for arrays of format v3 in "
+                "object stores."
             )
+
+
+def _check_other_keys(source: Any, keys: ChunkKeyEncoding, read: str) -> None:
+    """Refuse to write objects of the names that an array had two versions ago, if it is read."""
+    if isinstance(source, Array) and source.meta.chunk_key_encoding == keys:
+        raise SourceIsTargetError(
+            f"the dask array reads {read} as it was before it was replaced, under keys that the "
+            "new version has, too. Open the array again, and make the dask array from that."
+        )
 
 
 # --- several arrays -------------------------------------------------------------------------------

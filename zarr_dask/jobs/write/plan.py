@@ -18,6 +18,7 @@ from zarr_dask.array.writer import is_shared
 from zarr_dask.dtypes.base import Casting
 from zarr_dask.formats.base import ArrayMeta
 from zarr_dask.grid.grid import Blocks, Region
+from zarr_dask.hierarchy.key_swap import Swap
 from zarr_dask.hierarchy.locate import PrefetchedLocation
 from zarr_dask.jobs.engine import find_workers
 from zarr_dask.jobs.engine.plan import format_bytes, format_times, pluralize
@@ -66,7 +67,7 @@ class PlannedWrite(Priced, InWords):
     casting: Casting = "safe"
     uses_cas: bool = False
     """True if other jobs may be writing to the objects that are written in part."""
-    swap: AtomicReplace | None = None
+    swap: Swap | None = None
     """Swap that later puts the array, or its group, in place of another one; None to write it in
     place."""
     has_ended: bool = False

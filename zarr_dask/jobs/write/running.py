@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from zarr_dask._util.lazy_names import hides
+from zarr_dask.array.array import Array
 from zarr_dask.errors import JobReplacedError, NodeNotFoundError
 from zarr_dask.formats.base import ArrayMeta, where
 from zarr_dask.formats.handles import tell_growth
+from zarr_dask.hierarchy.key_swap import Swap, may_have_versions
 from zarr_dask.hierarchy.open_node import open_array
 from zarr_dask.jobs.engine import check_reachable_from_workers, find_workers
 from zarr_dask.jobs.engine.lifecycle import alone_at, waiting_for_same
@@ -265,7 +267,7 @@ def make_finalizer(
     """
     found = list(begun)
     journals = tuple(one.journal for one in found if one.journal is not None)
-    swaps = {one.swap for one in found if one.swap is not None}
+    swaps: set[Swap] = {one.swap for one in found if one.swap is not None}
     if commit is not None and commit.swap is not None:
         swaps.add(commit.swap)
     deferred = tuple(one.deferred for one in found if one.deferred is not None)
@@ -317,9 +319,10 @@ def run_plans(
     """Write one array or several, and end their jobs; `commit` and `group` as `make_finalizer`."""
     with counting_requests() as besides:
         begun: list[StartedWrite] = []
-        replaced = [] if commit is not None else filter(_removes, plans)
+        replaced = [] if commit is not None else [*filter(_removes, plans)]
         gone = [(one.target.store, one.target.path) for one in replaced]
-        with _leaving_no_journal(begun), noting_removal(gone, begun):
+        arrays = [one.target for one in replaced]
+        with _leaving_no_journal(begun), noting_removal(gone, begun, arrays):
             reports = _run(begun, plans, client, progress, window, commit, group)
     return (reports[0].with_waits(besides), *reports[1:]) if reports else reports
 
@@ -342,14 +345,20 @@ def _removes(plan: PlannedWrite) -> bool:
 
 
 @contextmanager
-def noting_removal(gone: Sequence[tuple[Store, str]], begun: Sequence[object]) -> Iterator[None]:
-    """Note at the error of a job that has begun that the nodes it replaces have been removed."""
+def noting_removal(
+    gone: Sequence[tuple[Store, str]], begun: Sequence[object], arrays: Sequence[Array] = ()
+) -> Iterator[None]:
+    """Note at the error of a job that has begun that the nodes it replaces have been removed.
+
+    The new ones are given if all of them are single `arrays`.
+    """
     try:
         yield
     except Exception as error:
         if begun and gone:
             is_local = all(local_path(store, path) is not None for store, path in gone)
-            instead = "Write to another location" + (", or pass mode='swap'," if is_local else "")
+            can_swap = is_local or (bool(arrays) and all(map(may_have_versions, arrays)))
+            instead = "Write to another location" + (", or pass mode='swap'," if can_swap else "")
             error.add_note(
                 f"What was at {', '.join(starmap(where, gone))} before, if anything, was removed "
                 f"when the job began: mode='w' frees the location first. {instead} to keep the "

@@ -30,6 +30,7 @@ from zarr_dask.hierarchy.edit import (
     warn_mixed_formats,
 )
 from zarr_dask.hierarchy.exclusive import editing
+from zarr_dask.hierarchy.key_swap import KeySwap, Swap
 from zarr_dask.hierarchy.locate import is_still_free
 from zarr_dask.hierarchy.open_node import open_array
 from zarr_dask.jobs.engine import (
@@ -88,7 +89,7 @@ class StartedWrite:
     """Decoded bytes written earlier by the job that it resumes."""
     held: tuple[BinaryIO | JobLock, ...] = ()
     """Locks and marks that show other jobs, while they are open, that this job is running."""
-    swap: AtomicReplace | None = None
+    swap: Swap | None = None
     """Swap that puts the array in place of another one, if any."""
     forks: SessionForks | None = None
     """Journals that its tasks write to, where those must be merged."""
@@ -299,7 +300,7 @@ class _WriteStart:
         own, claim = None, Claim()
         try:
             with fenced_deletes(None if node is None else node.fence):
-                self._make_room(is_as_seen=is_as_seen, is_claimed=node is not None)
+                self._make_room(node, is_as_seen=is_as_seen)
             own, claim = self._claimed_place() if self.held else (None, Claim())
             started = self._started(end, node)
         except BaseException:
@@ -336,7 +337,8 @@ class _WriteStart:
         job = self.token if resumed is None else resumed[0].run_id
         same = plan.resume.same_job if self.held else ""
         node, was_others = claim_node(plan.target.store, plan.target.path, job, job=same)
-        if node is None or resumed is not None or not plan.reuse_prefetched_place:
+        is_looked_at = plan.swap is None and plan.reuse_prefetched_place
+        if node is None or resumed is not None or not is_looked_at:
             if was_others and resumed is not None:
                 resumed[0].check_ours()
             return node, True
@@ -398,13 +400,16 @@ class _WriteStart:
             return False
         return open_array(target.store, target.path, format=target.format).shape == target.shape
 
-    def _make_room(self, *, is_as_seen: bool, is_claimed: bool) -> None:
+    def _make_room(self, node: NodeClaim | None, *, is_as_seen: bool) -> None:
         """Remove what is replaced, and make the groups above; warn of what will not fit.
 
         The location is looked at again if it may not be as planning has seen it (`is_as_seen`).
         """
         plan, place = self.plan, self._place
-        if plan.swap is not None:
+        if isinstance(plan.swap, KeySwap):
+            warn_mixed_formats(*place)
+            plan.swap.begin(node, resumed=plan.resume.resumed is not None)
+        elif plan.swap is not None:
             if not plan.deferred:
                 self._warn_of_stale()
                 warn_mixed_formats(*place)
@@ -423,7 +428,7 @@ class _WriteStart:
                 overwrite=plan.overwrite,
                 prefetched=plan.prefetched if plan.reuse_prefetched_place and is_as_seen else None,
                 alone=not plan.deferred,
-                is_claimed=is_claimed,
+                is_claimed=node is not None,
             )
 
     def _warn_of_stale(self) -> None:
@@ -537,7 +542,7 @@ class _WriteStart:
         marks: list[BinaryIO | JobLock] = []
         if self.held and journal is not None:
             marks.append(journal.lock())
-        if swap is not None and not self.plan.deferred:  # else the folder is a group's
+        if isinstance(swap, AtomicReplace) and not self.plan.deferred:  # else it is a group's
             resumed = self.plan.resume.resumed is not None
             mark = swap.begin(held=self.held, journal=journal, resumed=resumed)
             marks += () if mark is None else (mark,)
@@ -640,6 +645,7 @@ class _WriteStart:
         plan, resume = self.plan, self.plan.resume
         nobody = ArrayTarget(plan.target, creates=False, token=self.token)
         own, claim = self._left_claim()
+        is_shown = self.held and isinstance(plan.swap, KeySwap)
         return StartedWrite(
             self._write(plan.values, nobody, plan.target, ()),
             None if resume.resumed is None else resume.resumed[0],
@@ -649,6 +655,8 @@ class _WriteStart:
             appended=self._appended,
             end=own,
             claim=claim,
+            node=self._claimed_node()[0] if is_shown else None,
+            resumes=is_shown,
         )
 
     def _left_claim(self) -> tuple[ArrayEnd | None, Claim]:

@@ -42,6 +42,7 @@ from zarr_dask.formats.concurrent_edit import (
 )
 from zarr_dask.grid.grid import Part, Region
 from zarr_dask.hierarchy.edit import put_new_node
+from zarr_dask.hierarchy.key_swap import KeySwap, Swap
 from zarr_dask.indexing.basic import checked_region
 from zarr_dask.jobs.engine.overlap_pool import acquire_compute_slot, release_compute_slot
 from zarr_dask.jobs.engine.plan import (
@@ -71,6 +72,7 @@ from zarr_dask.journal import (
     Journal,
     JournalLocation,
     NodeClaim,
+    NodeClaims,
     SeenFolder,
     open_journals,
 )
@@ -89,6 +91,7 @@ from zarr_dask.journal.receipts import (
 )
 from zarr_dask.journal.swap import AtomicReplace
 from zarr_dask.stores.base import Store, is_remote
+from zarr_dask.stores.fenced_deletes import fenced_deletes
 from zarr_dask.stores.patience import in_task
 from zarr_dask.stores.put_tags import noting_tags, version_at, versions_below
 from zarr_dask.stores.retry import Retries, counting_requests, counting_retries
@@ -218,7 +221,7 @@ class ArrayTarget:
     """True if other jobs may be writing to stored objects that are written in part."""
     records: WriteReceipts | None = None
     """Records of the work, besides the array."""
-    swap: AtomicReplace | None = None
+    swap: Swap | None = None
     """Swap that puts the array, or a group with it, in place of another one at the end."""
     lasting: Array | None = None
     """The array at its final location; None for `array`, which may be written elsewhere."""
@@ -634,14 +637,19 @@ class ArrayTarget:
                 self._fence()
             if not again:
                 note_end(self.token)  # from here on it may be this job that has made the array
-            put_new_node(self._shown_in, array.path, documents, again=again, claimed=True)
-        if self._own_swap is not None:
+            if isinstance(self.swap, KeySwap):
+                self.swap.show(self._shown_in, array.meta, self._check_claimed)
+                with fenced_deletes(self._check_claimed):
+                    self.swap.end(array.meta)
+            else:
+                put_new_node(self._shown_in, array.path, documents, again=again, claimed=True)
+        if isinstance(self._own_swap, AtomicReplace):
             self._own_swap.end()
         if self.before is not None:
             self._grow_claimed(self.before, job)
 
     @property
-    def _own_swap(self) -> AtomicReplace | None:
+    def _own_swap(self) -> Swap | None:
         """The swap of this array alone; that of a group is the caller's."""
         return None if self.deferred else self.swap
 
@@ -829,7 +837,7 @@ class Finalizer:
     """
 
     journals: tuple[Journal, ...]
-    swaps: tuple[AtomicReplace, ...] = ()
+    swaps: tuple[Swap, ...] = ()
     tokens: tuple[str, ...] = ()
     """Of the writes."""
     commit: Commit | None = None
@@ -879,8 +887,9 @@ class Finalizer:
 
     def end(self) -> None:
         """Remove what the jobs have left, their journals last."""
-        for swap in self.swaps:
-            swap.remove()  # what a task that was killed has left of the old node
+        with fenced_deletes(NodeClaims(self.claims).fence):
+            for swap in self.swaps:
+                swap.remove()  # what a task that was killed has left of the old node
         for token in self.tokens:
             note_end(token)
         for staging in self.staging_folders:

@@ -34,6 +34,7 @@ from zarr_dask.formats.detect import DEFAULT_FORMAT
 from zarr_dask.grid.grid import Region
 from zarr_dask.hierarchy.edit import check_can_create, puts_metadata_first
 from zarr_dask.hierarchy.group import Group
+from zarr_dask.hierarchy.key_swap import KeySwap, Swap, plan_key_swap, shown_key_swap
 from zarr_dask.hierarchy.locate import (
     PrefetchedLocation,
     parent_format,
@@ -46,7 +47,12 @@ from zarr_dask.jobs.engine import find_workers
 from zarr_dask.jobs.engine.grid_arguments import parse_region_argument
 from zarr_dask.jobs.engine.layouts import layout_of
 from zarr_dask.jobs.engine.predict import JobBudget, plan_each
-from zarr_dask.jobs.engine.resume import Resume, find_finished_append, plan_resume
+from zarr_dask.jobs.engine.resume import (
+    Resume,
+    find_finished_append,
+    has_shown_swap,
+    plan_resume,
+)
 from zarr_dask.jobs.engine.zip_targets import Archives
 from zarr_dask.jobs.write.checks import (
     check_disjoint_targets,
@@ -178,9 +184,10 @@ def plan_write(
         of it by default. A list for several arrays.
     mode
         ``"a"`` creates, ``"w"`` replaces an existing array, ``"w-"`` creates only if nothing
-        exists, ``"r+"`` writes into an existing array. ``"swap"`` replaces a local array, which may
+        exists, ``"r+"`` writes into an existing array. ``"swap"`` replaces an array, which may
         also be the source: the new one is written beside it and takes its place when it is
-        complete.
+        complete. It is for local files, and for format v3 in object stores with conditional
+        writes, where the new one has other keys of stored objects (``chunk_key_encoding``).
     **options
         As for `WriteOptions`.
     **keywords
@@ -311,7 +318,8 @@ def plan_several(
     awaiting = [_awaiting(one, p.target, p.before) for one, p in zip(requests, plans, strict=True)]
     anew = bound(plan_several, arrays, awaiting) if is_resumable else None
     if commit is not None and commit.swap is not None:
-        swap = next((one.swap for one in plans if one.resume.resumed), None) or commit.swap
+        begun = (one.swap for one in plans if one.resume.resumed)
+        swap = next((one for one in begun if isinstance(one, AtomicReplace)), commit.swap)
         plans = [one.within(swap) for one in plans]
         commit = replace(commit, swap=swap)
     return JointWritePlan(tuple(_in_one_graph(_sharing_memory(plans))), commit, anew)
@@ -449,11 +457,14 @@ def _plan(arr: Any, request: WriteRequest) -> WritePlan:
     target, region, prefetched, before, ended = _aim(values, request)
     if not prefetched.free_beside:
         check_no_output(target.store, target.path)
-    swap = _swap(target) if request.mode == "swap" else request.swap
+    swap: Swap | None = request.swap
+    if request.mode == "swap":
+        target, swap = _swap(target, request, prefetched)
     anyway = request.overwrite or request.mode == "w" or swap is not None
     replaces = request.creates and anyway  # where nothing is to be swapped, nothing is removed
-    if swap is None:
-        check_not_read(values, target.store, target.path)
+    if not isinstance(swap, AtomicReplace):
+        keys = None if swap is None else target.meta.chunk_key_encoding
+        check_not_read(values, target.store, target.path, keys)
     check_fits(values, target, region, request.casting, request.region)
     resume = plan_resume(
         values,
@@ -579,15 +590,29 @@ def _region_in(target: Array, given: Any) -> Region:
     return checked_region(given, target.shape)
 
 
-def _swap(target: Array) -> AtomicReplace | None:
-    """Return the swap that replaces an array at once; None if there is no array yet."""
-    formats = [target.node_format]
+def _swap(
+    target: Array, request: WriteRequest, prefetched: PrefetchedLocation
+) -> tuple[Array, Swap | None]:
+    """Return the new version of an array, and its swap at once; None if there is no array yet."""
+    formats, is_far = [target.node_format], is_remote(target.store)
     try:
-        formats.append(open_array(target.store, target.path).node_format)
+        present = open_array(prefetched.store if is_far else target.store, target.path)
     except NodeNotFoundError:
         if not is_halfway(target.store):
-            return None
-    return plan_swap(target.store, target.path, *formats)
+            return target, None
+    else:
+        formats.append(present.node_format)
+        if is_far:
+            return _key_swap(target, present, request)
+    return target, plan_swap(target.store, target.path, *formats)
+
+
+def _key_swap(target: Array, present: Array, request: WriteRequest) -> tuple[Array, KeySwap]:
+    """Return the new version of an array in an object store, and its swap."""
+    if has_shown_swap(present, request.journals):
+        return shown_key_swap(target, present)
+    names = ("chunk_key_encoding", "dimension_separator")
+    return plan_key_swap(target, present, named=any(map(request.keywords.get, names)))
 
 
 @overload
