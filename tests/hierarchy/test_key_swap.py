@@ -13,6 +13,7 @@ import dask
 import dask.array as da
 import numpy as np
 import pytest
+import xarray as xr
 import zarr
 
 import zarr_dask as zd
@@ -34,9 +35,10 @@ from zarr_dask.formats import concurrent_edit
 from zarr_dask.formats.base import ChunkKeyEncoding
 from zarr_dask.hierarchy import key_swap
 from zarr_dask.hierarchy.key_swap import KeySwap
-from zarr_dask.journal import Journal, claim_node, lock
+from zarr_dask.journal import Journal, NodeClaim, claim_node, lock
 from zarr_dask.stores import open_store
 from zarr_dask.stores.backends.obstore_requests import ObstoreRequests
+from zarr_dask.stores.process_identity import Owner
 
 VALUES = np.arange(5 * 4, dtype="i4").reshape(5, 4)
 CHUNKS = (3, 2)
@@ -262,6 +264,16 @@ def test_what_cannot_be_swapped_is_refused_before_anything_is_written(place, opt
     assert (keys(place, options, ""), beside(place, options)) == (before, [])
 
 
+def test_datasets_are_refused(options):
+    place = f"s3://bucket/{next(NUMBERS)}.zarr"
+    ds = xr.Dataset({"a": ("x", da.ones(4, chunks=2))})
+    zd.write_dataset(ds, place, **options)
+    before = keys(place, options, "")
+    with pytest.raises(StoreError, match="single arrays of format v3"):
+        zd.write_dataset(ds, place, mode="swap", **options)
+    assert (keys(place, options, ""), beside(place, options)) == (before, [])
+
+
 def test_a_place_without_claims_is_refused(server, options, monkeypatch):
     server.admin.create_bucket(Bucket="root")
     for url in ("s3://root", f"s3://bucket/{next(NUMBERS)}"):
@@ -320,6 +332,22 @@ def failing(place, options, number=2, resume=False):
     x = x.map_blocks(fail_after(number), dtype="i4", meta=np.empty((0, 0), "i4"))
     with dask.config.set(scheduler="sync"):
         return zd.to_zarr(x, place, "g/a", mode="swap", resume=resume, **options)
+
+
+def test_appends_wait_for_a_sweep_after_a_killed_job(place, options, monkeypatch):
+    more = da.ones((1, 4), dtype="i4")
+    with monkeypatch.context() as patched:
+        patched.setattr(NodeClaim, "give_up", lambda *_, **__: None)
+        with pytest.raises(Stopped):
+            failing(place, options)
+    with pytest.raises(AppendConflictError, match="written anew"):
+        zd.to_zarr(more, place, "g/a", append=0, **options)
+    with monkeypatch.context() as patched:
+        patched.setattr(Owner, "is_gone", lambda _: True)
+        assert zd.verify(place, sweep=True, **options).swept == 2
+    with pytest.warns(ConsolidatedMetadataWarning):
+        zd.to_zarr(more, place, "g/a", append=0, **options)
+    assert zd.open_array(place, "g/a", **options).shape == (6, 4)
 
 
 def test_a_job_that_fails_leaves_the_old_version(place, options):
