@@ -12,6 +12,7 @@ of the last one open (`FolderKeeper`).
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import threading
@@ -46,6 +47,8 @@ __all__ = [
 
 T = TypeVar("T")
 _OPEN = getattr(os, "O_PATH", os.O_RDONLY) | getattr(os, "O_DIRECTORY", 0) | CLOEXEC
+_GONE = frozenset({errno.ENOENT, errno.ESTALE})
+"""Errors of a folder that was removed; the second one on NFS, by another host."""
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | CLOEXEC
 _MOST_REACHED = 1 << 16
 _REACHED: dict[tuple[str, str], tuple[int, int]] = {}
@@ -133,7 +136,9 @@ def _until_kept(root: str, path: str, use: Callable[[], T], *, make: bool) -> T:
     for _ in range(MOST_REMOVED if make else 0):
         try:
             return use()
-        except FileNotFoundError:
+        except OSError as error:
+            if error.errno not in _GONE:
+                raise
             from zarr_dask.stores.mounts import hides_names
 
             if path and hides_names(root):

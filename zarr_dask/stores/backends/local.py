@@ -17,12 +17,18 @@ import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property, partial, wraps
 from itertools import islice
-from typing import ClassVar, Self, TypeVar
+from typing import ClassVar, Concatenate, ParamSpec, Self, TypeVar
 
 from zarr_dask._util.warnings import warn
-from zarr_dask.errors import AccessDeniedError, LinkError, LinkWarning, StoreError
+from zarr_dask.errors import (
+    AccessDeniedError,
+    LinkError,
+    LinkWarning,
+    ObjectReplacedError,
+    StoreError,
+)
 from zarr_dask.stores.backends.posix_io import (
     IS_COMPLETE,
     READ,
@@ -77,6 +83,8 @@ _MOST_LISTED = 10_000
 _JUST_NOW = 10.0  # seconds, with what clocks of hosts differ by
 _MOST_WALKS = 100
 """Walks through a folder to remove it, while others put files there."""
+_MOST_REPLACED = 100
+"""Attempts to read a value that other hosts keep replacing."""
 _LIKE_CHUNK = re.compile(r"c?[0-9]*")
 """Names of folders that stored objects of arrays lie in."""
 _LINK_TO_NOTHING = (
@@ -87,6 +95,7 @@ _LINK_TO_NOTHING = (
 _IS_LINK = frozenset({errno.ELOOP, errno.EMLINK})  # the second one on FreeBSD
 
 _Entries = list[os.DirEntry[str]]
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -102,6 +111,27 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
         if error.errno == errno.ELOOP:
             return False
         raise
+
+
+def _opened_anew(
+    read: Callable[Concatenate[LocalStore, P], T],
+) -> Callable[Concatenate[LocalStore, P], T]:
+    """Have a method read once more what another host has replaced or removed meanwhile.
+
+    A server of NFS (version 3) forgets an open file then, and answers ESTALE.
+    """
+
+    @wraps(read)
+    def call(self: LocalStore, /, *args: P.args, **options: P.kwargs) -> T:
+        try:
+            return read(self, *args, **options)
+        except ObjectReplacedError:
+            for _ in range(_MOST_REPLACED):
+                with suppress(ObjectReplacedError):
+                    return read(self, *args, **options)
+            raise
+
+    return call
 
 
 def _is_in(place: str, folder: str) -> bool:
@@ -147,6 +177,7 @@ class LocalStore(FileStore):
         """The folder, with links resolved."""
         return os.path.realpath(self.root)
 
+    @_opened_anew
     def get(self, key: str) -> Buffer | None:
         """See `zarr_dask.stores.base.Store.get`."""
         from zarr_dask.stores.file_lock import has_shared_locks
@@ -169,6 +200,7 @@ class LocalStore(FileStore):
         """See `zarr_dask.stores.base.Store.get_transient`."""
         return self.get_start(key, sys.maxsize)
 
+    @_opened_anew
     def get_start(self, key: str, nbytes: int) -> Buffer | None:
         """See `zarr_dask.stores.base.get_start`."""
         descriptor = self._open(key)
@@ -190,6 +222,7 @@ class LocalStore(FileStore):
         finally:
             close_read(descriptor)
 
+    @_opened_anew
     def get_ranges(self, requests: Sequence[tuple[str, Range]]) -> list[Buffer | None]:
         """See `zarr_dask.stores.base.Store.get_ranges`."""
         results: list[Buffer | None] = []
@@ -572,6 +605,7 @@ class LocalStore(FileStore):
                 if way is not None:
                     pending.append((f"{above}{one.name}/", way))
 
+    @_opened_anew
     def _entries(self, prefix: str) -> tuple[_Entries, _Entries]:
         """Files and folders directly below a prefix, by name; links to folders are among these."""
         from zarr_dask.stores.key_names import is_temporary
@@ -686,8 +720,10 @@ class LocalStore(FileStore):
             "no files: choose another place.",
             errno.EROFS: " Its file system is mounted read-only: choose another place.",
             errno.EMFILE: " Raise the limit of open files (ulimit -n).",
+            errno.ESTALE: " Another host has replaced or removed it meanwhile.",
         }.get(error.errno or 0, "")
         kind = AccessDeniedError if isinstance(error, PermissionError) else StoreError
+        kind = ObjectReplacedError if error.errno == errno.ESTALE else kind
         return kind(
             f"could not {doing} {key!r} in the local store {self.root}: "
             f"{error.strerror or error}.{hint}"
