@@ -23,7 +23,7 @@ from tests.support.histories.model import explained
 from tests.support.histories.run import WEIGHTS, operations, workers
 from tests.support.leftovers import left_in
 from tests.support.scripts import Script
-from zarr_dask.errors import JobRunningError, RankError
+from zarr_dask.errors import JobRunningError, NodeNotFoundError, RankError
 
 KEPT = {
     "fresh": "attr_timeout=0,entry_timeout=0",
@@ -145,6 +145,22 @@ def test_what_is_being_replaced_is_not_missing(folders):
         found = [int(array[0]) for _ in range(3000)]
         assert writer.wait() == 0
     assert found.count(0) == 0
+
+
+def test_values_that_are_being_read_can_be_replaced_and_deleted(folders):
+    """FUSE keeps a removed file that is open under a hidden name, as NFS does."""
+    behind, mount = folders
+    first = zd.create_array(mount / "a", data=np.arange(8), chunks=2)
+    with first.store.open_value("c/1"):
+        zd.to_zarr(da.full(8, 7, chunks=2), mount / "a", mode="w")
+        assert list(zd.open(mount / "a").store.list("c/")) == [f"c/{n}" for n in range(4)]
+        assert zd.verify(mount / "a", deep="decode").ok
+    with zd.open(mount / "a").store.open_value("c/2"):
+        zd.delete(mount / "a")
+    left = {one.name for one in (behind / "a").rglob("*") if one.is_file()}
+    assert not [name for name in left if not name.startswith(".fuse_hidden")]  # until it knows
+    with pytest.raises(NodeNotFoundError):
+        zd.open(mount / "a")
 
 
 @pytest.mark.slow

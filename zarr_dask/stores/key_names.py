@@ -19,7 +19,9 @@ __all__ = [
     "is_document",
     "is_left_by_the_dead",
     "is_metadata",
+    "is_removed",
     "is_temporary",
+    "is_value",
     "state_of_token",
     "temporary_name",
     "token_of_process",
@@ -67,6 +69,7 @@ def in_order_of_removal(keys: Iterable[str], most: int) -> Iterator[list[str]]:
 
 
 _NAME = re.compile(r"\.zarr-dask-([0-9a-f]{16})\.tmp")
+_IN_USE = re.compile(r"\.(?:nfs|fuse_hidden)[0-9a-f]+")
 _COUNT_BITS = 24
 _COUNT = count(int.from_bytes(os.urandom(_COUNT_BITS // 8)))
 """Counts the files of this process; it begins anywhere, since numbers of processes come again."""
@@ -97,6 +100,22 @@ def temporary_name() -> str:
 def is_temporary(name: str) -> bool:
     """True if a name is one of those."""
     return _NAME.fullmatch(name) is not None
+
+
+def is_removed(name: str) -> bool:
+    """True for a removed file that a process has open: so NFS and FUSE call it until it is closed.
+
+    Examples
+    --------
+    >>> is_removed(".nfs00000000012a4b6600000001"), is_removed(".fuse_hidden0000000b00000065")
+    (True, True)
+    """
+    return _IN_USE.fullmatch(name) is not None
+
+
+def is_value(name: str) -> bool:
+    """True if a file of this name is a value of a store, and not one of those above."""
+    return not name.startswith(".") or not (is_temporary(name) or is_removed(name))
 
 
 def is_left_by_the_dead(name: str) -> bool:

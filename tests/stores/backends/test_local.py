@@ -1,4 +1,4 @@
-"""Local files on NFS, whose server answers ESTALE for what another host has replaced or removed."""
+"""Local files on NFS and FUSE, where other hosts and open files change what the system answers."""
 
 import errno
 import os
@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import zarr_dask as zd
-from zarr_dask.errors import ObjectReplacedError
+from zarr_dask.errors import ObjectReplacedError, StoreError
 from zarr_dask.stores import LocalStore
 from zarr_dask.stores.base import Range
 
@@ -81,3 +81,54 @@ def test_a_folder_that_was_removed_is_made_again(store, monkeypatch):
     store.set("a/c/d", [b"new"])
     assert store.get("a/c/d") == b"new"
     assert stale.left == 0
+
+
+# --- removed files that a process still has open --------------------------------------------------
+
+REMOVED = ".nfs00000000012a4b6600000001"
+
+
+@pytest.fixture
+def in_use(store, tmp_path, monkeypatch):
+    """A store with a removed file that cannot go, as the client of NFS shows it."""
+    store.set("x/zarr.json", [b"{}"])
+    store.set("x/c/1", [b"1"])
+    (tmp_path / "x" / "c" / REMOVED).write_bytes(b"0")
+    unlink = os.unlink
+
+    def refuse(path, *args, **options):
+        if os.fspath(path).endswith(REMOVED):
+            raise OSError(errno.EBUSY, os.strerror(errno.EBUSY))
+        unlink(path, *args, **options)
+
+    monkeypatch.setattr(os, "unlink", refuse)
+    return store
+
+
+def test_a_removed_file_is_no_value(in_use):
+    assert list(in_use.list("x/")) == ["x/zarr.json", "x/c/1"]
+    assert in_use.list_dir("x/c/").keys == ["x/c/1"]
+    assert dict(in_use.list_sizes("x/")) == {"x/zarr.json": 2, "x/c/1": 1}
+
+
+@pytest.mark.parametrize("prefix", ["x/", ""])
+def test_a_removed_file_keeps_nothing_else_there(in_use, tmp_path, prefix):
+    in_use.delete_prefix(prefix)
+    assert list(in_use.list("x/")) == []
+    left = [path.name for path in (tmp_path / "x").rglob("*") if path.is_file()]
+    assert left == [REMOVED]
+    in_use.set("x/c/2", [b"2"])
+    assert in_use.get("x/c/2") == b"2"
+
+
+@pytest.mark.parametrize("code", [errno.EBUSY, errno.EACCES, errno.EIO])
+def test_what_else_cannot_be_removed_is_an_error(store, monkeypatch, code):
+    store.set("x/c/1", [b"1"])
+
+    def refuse(path, *_args, **_options):
+        raise OSError(code, os.strerror(code), path)
+
+    monkeypatch.setattr(os, "unlink", refuse)
+    with pytest.raises(StoreError, match=r"could not delete 'x/'"):
+        store.delete_prefix("x/")
+    assert store.get("x/c/1") == b"1"

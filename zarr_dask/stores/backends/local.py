@@ -19,7 +19,7 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import cached_property, partial, wraps
 from itertools import islice
-from typing import ClassVar, Concatenate, ParamSpec, Self, TypeVar
+from typing import Any, ClassVar, Concatenate, ParamSpec, Self, TypeVar
 
 from zarr_dask._util.warnings import warn
 from zarr_dask.errors import (
@@ -81,6 +81,9 @@ _MORE_LOOKS = 1000
 """Looks for a file that its folder lists, but that seems to be missing each time."""
 _MOST_LISTED = 10_000
 _JUST_NOW = 10.0  # seconds, with what clocks of hosts differ by
+_BESIDE_OTHERS = frozenset({errno.ENOENT, errno.ENOTEMPTY, errno.EEXIST, errno.EBUSY})
+"""Errors of a removal while others use the folder; the last one of a removed file on NFS."""
+_ON_ERROR = "onexc" if sys.version_info >= (3, 12) else "onerror"
 _MOST_WALKS = 100
 """Walks through a folder to remove it, while others put files there."""
 _MOST_REPLACED = 100
@@ -608,7 +611,7 @@ class LocalStore(FileStore):
     @_opened_anew
     def _entries(self, prefix: str) -> tuple[_Entries, _Entries]:
         """Files and folders directly below a prefix, by name; links to folders are among these."""
-        from zarr_dask.stores.key_names import is_temporary
+        from zarr_dask.stores.key_names import is_value
 
         files, folders = _Entries(), _Entries()
         if prefix:
@@ -621,7 +624,7 @@ class LocalStore(FileStore):
             for entry in entries:
                 if _is_folder(entry):
                     folders.append(entry)
-                elif not is_temporary(entry.name):
+                elif is_value(entry.name):
                     files.append(entry)
         return sorted(files, key=_name), sorted(folders, key=_name)
 
@@ -805,13 +808,15 @@ def _is_listed(path: str) -> bool:
 
 def _empty(root: str) -> None:
     """Remove all that lies in a folder."""
+    from zarr_dask.stores.key_names import is_removed
+
     folder = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         with os.scandir(folder) as entries:
             for entry in entries:
                 if entry.is_dir(follow_symlinks=False):
                     _remove_tree(entry.name, folder)
-                else:
+                elif not is_removed(entry.name):
                     with suppress(FileNotFoundError):  # another process was faster
                         os.unlink(entry.name, dir_fd=folder)
     finally:
@@ -819,24 +824,47 @@ def _empty(root: str) -> None:
 
 
 def _remove_tree(name: str, around: int) -> None:
-    """Remove a folder in an open one, while others may add to it or remove it as well.
+    """Remove a folder in an open one, while others may add to it, read or remove it as well.
 
-    Metadata go first: who reads a node meanwhile finds none, or all of its objects.
+    Metadata go first: who reads a node meanwhile finds none, or all of its objects. On NFS and FUSE
+    a removed file that is open keeps its folder there until it is closed; that is no failure.
     """
     with suppress(FileNotFoundError):  # another process was faster
         _remove_documents(name, around)
-    for _ in range(_MOST_WALKS):
-        try:
-            shutil.rmtree(name, dir_fd=around)
-        except FileNotFoundError:  # it, or only something in it
-            if not _is_there(name, around):
-                return
-        except OSError as error:
-            if error.errno not in {errno.ENOTEMPTY, errno.EEXIST}:
-                raise
-        else:
+    for walk in range(1, _MOST_WALKS + 1):
+        failed = _removal_failed(name, around)
+        if failed is None or not _is_there(name, around):
             return
-    shutil.rmtree(name, dir_fd=around)
+        if walk == _MOST_WALKS and not _has_only_removed(name, around):
+            raise failed
+
+
+def _removal_failed(name: str, around: int) -> OSError | None:
+    """Remove what can be removed of a folder; return the last error that others are the cause of.
+
+    Raises
+    ------
+    OSError
+        The first error of another cause.
+    """
+    failed: list[OSError] = []
+
+    def note(_function: object, _path: object, error: Any) -> None:
+        error = error if isinstance(error, OSError) else error[1]
+        if error.errno not in _BESIDE_OTHERS:
+            raise error
+        failed[:] = [error]
+
+    shutil.rmtree(name, dir_fd=around, **{_ON_ERROR: note})  # type: ignore[call-overload]
+    return failed[0] if failed else None
+
+
+def _has_only_removed(name: str, around: int) -> bool:
+    """True if all files in a folder were removed, and some of them are open."""
+    from zarr_dask.stores.key_names import is_removed
+
+    files = [one for _, _, names, _ in os.fwalk(name, dir_fd=around) for one in names]
+    return bool(files) and all(map(is_removed, files))
 
 
 def _remove_documents(name: str, around: int) -> None:
