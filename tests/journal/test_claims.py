@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 from resource import RUSAGE_SELF, getrusage
 
 import dask.array as da
@@ -134,6 +135,25 @@ def test_an_append_that_ends_locks_no_folder(tmp_path, monkeypatch):
     end.leave(claim=claim)
     claim.close()
     assert [one.name for one in tmp_path.iterdir()] == ["a"]
+
+
+def test_an_append_makes_its_folder_again_that_goes_when_it_is_locked(tmp_path, monkeypatch):
+    """A rename or removal of the array, which ends, takes it along."""
+    store = open_store(tmp_path / "a")
+    zd.create_array(store, shape=(0,), dtype="i4", chunks=2)
+    folder, opened, gone = tmp_path / "a.zarr-dask" / "__append", claims.open_in, []
+
+    def open_in(*args):
+        if not gone:
+            gone.append(shutil.rmtree(folder))
+        return opened(*args)
+
+    monkeypatch.setattr(claims, "open_in", open_in)
+    end = claims.end_of_array(store, "", "token")
+    claim = end.claim()
+    assert (folder / "held").is_file()
+    end.leave(claim=claim)
+    claim.close()
 
 
 def test_a_record_that_another_has_put_in_the_place_stays(tmp_path):

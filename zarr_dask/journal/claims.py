@@ -591,7 +591,10 @@ class ArrayEnd:
             descriptor = -1
             try:
                 with folder_lock(folder, opened) as held:
-                    descriptor = open_in(store.root, self._key, flags, held.descriptor)
+                    with suppress(FileNotFoundError):
+                        descriptor = open_in(store.root, self._key, flags, held.descriptor)
+                    if descriptor < 0:  # it was removed with the array, after it was locked
+                        continue
                     found, is_new, is_ours = self._taken(descriptor)
                     is_left = is_ours and not is_at(descriptor, f"{folder}/{HELD}")
             except BaseException:  # also if the lock of the folder cannot be given back
