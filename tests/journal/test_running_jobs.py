@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,9 @@ from tests.support.leftovers import open_below
 from tests.support.running import Stopped, running
 from tests.support.scripts import Script
 from zarr_dask.errors import JobRunningError, NodeNotFoundError, ResumeError
+from zarr_dask.journal.lock import turns_folder
+from zarr_dask.stores.compare_and_swap import RECORD_OF_FOLDER
+from zarr_dask.stores.process_identity import Owner
 
 VALUES = np.arange(1, 49, dtype="f8").reshape(8, 6)
 
@@ -105,6 +109,30 @@ def test_the_same_job_is_waited_for(tmp_path: Path) -> None:
         assert not raised
         assert second.result().already_done
     np.testing.assert_array_equal(zd.open_array(path)[...], VALUES)
+
+
+def test_a_sweep_takes_folders_away_in_which_killed_jobs_had_their_turn(tmp_path: Path) -> None:
+    """One that is at work, and what has another name, stays."""
+    zd.create_group(tmp_path / "g.zarr")
+    job = write(tmp_path / "g.zarr" / "x", resume=True)
+    dead = Path(turns_folder(str(tmp_path), "of a killed job"))
+    dead.mkdir()
+    gone = replace(Owner.here(locked=True), pid=1 << 30, began="0")
+    (dead / RECORD_OF_FOLDER).write_bytes(gone.to_json())
+    other = tmp_path / ".zarr-dask-of-another.lock"
+    other.mkdir()
+    elsewhere = Path(turns_folder(str(tmp_path), "of another host"))
+    elsewhere.mkdir()
+    at_work = replace(Owner.here(locked=False), host="other", kernel="other", machine="other")
+    (elsewhere / RECORD_OF_FOLDER).write_bytes(at_work.to_json())
+    with running(job):
+        before = {path.name for path in tmp_path.glob(".zarr-dask-*.lock")}
+        zd.verify(tmp_path / "g.zarr", sweep=True)
+        after = {path.name for path in tmp_path.glob(".zarr-dask-*.lock")}
+    assert len(before) == 4
+    assert before - after == {dead.name}
+    assert other.name in after
+    assert elsewhere.name in after
 
 
 def test_verify_says_that_a_job_runs(tmp_path: Path) -> None:

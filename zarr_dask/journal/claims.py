@@ -86,6 +86,7 @@ from zarr_dask.journal.lock import (
     check_not_locked,
     is_locked,
     pauses,
+    sweep_turns,
     wait_out,
 )
 from zarr_dask.stores.backends.posix_io import close_read, fsync_names, read_at
@@ -958,6 +959,7 @@ def sweep_claims(store: Store, path: str) -> None:
     """Remove what killed jobs have left beside a node and those below it, in local files.
 
     Their claims, temporary files, and journals without a description: these were being removed.
+    Beside the hierarchy, the folders in which they had their turn at a job.
     Claims of jobs with a journal stay with it, and so do records of appends that have ended.
     """
     place = default_place(store, path)
@@ -967,6 +969,7 @@ def sweep_claims(store: Store, path: str) -> None:
         check_behind_no_link(place)
     except LinkError:
         return  # what lies there is not a job's
+    sweep_turns(place.store.root)
     remove_rests(place.store, place.prefix)
     keys = list(place.store.list(place.prefix))
     for key in keys:

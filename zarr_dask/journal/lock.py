@@ -12,21 +12,21 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import suppress
+from hashlib import sha256
 from random import uniform
 from secrets import token_hex
 from typing import Protocol
 
 from zarr_dask.errors import JobRunningError
-from zarr_dask.stores.backends.posix_io import (
-    close_read,
-    fresh_bytes,
-)
+from zarr_dask.stores.backends.posix_io import LIST, close_read, fresh_bytes
 from zarr_dask.stores.base import Store
+from zarr_dask.stores.compare_and_swap import RECORD_OF_FOLDER
 from zarr_dask.stores.file_backed import FileStore
 from zarr_dask.stores.file_lock import (
     Record,
@@ -52,11 +52,14 @@ __all__ = [
     "is_locked",
     "lock_job",
     "pauses",
+    "sweep_turns",
+    "turns_folder",
     "wait_out",
 ]
 
 HELD = "held"
 """The file that is locked; names of records begin so."""
+_TURNS = re.compile(r"\.zarr-dask-[0-9a-f]{16}\.lock")
 _CLOEXEC = getattr(os, "O_CLOEXEC", 0)
 
 
@@ -191,6 +194,36 @@ def check_not_locked(store: Store, keys: Iterable[str], what: str) -> None:
 
 def _path(store: FileStore, prefix: str) -> str:
     return f"{store.root}/{prefix}{HELD}"
+
+
+# --- equal calls, which take turns in a folder of local files -------------------------------------
+
+
+def turns_folder(root: str, prefix: str) -> str:
+    """Return the folder in which equal calls of a job, by its journal's prefix, take turns."""
+    return f"{root}/.zarr-dask-{sha256(prefix.encode()).hexdigest()[:16]}.lock"
+
+
+def sweep_turns(root: str) -> None:
+    """Remove such folders in which killed processes had their turn, and no other one is at work."""
+    with suppress(OSError):
+        for name in os.listdir(root):  # noqa: PTH208  (in a tenth of the time)
+            if _TURNS.fullmatch(name):
+                _sweep_turn(f"{root}/{name}")
+
+
+def _sweep_turn(folder: str) -> None:
+    with suppress(OSError):
+        descriptor = os.open(folder, LIST | os.O_NOFOLLOW)
+        try:
+            if has_shared_locks(descriptor) and lock(descriptor):
+                record = f"{folder}/{RECORD_OF_FOLDER}"
+                owner = owner_of(record)
+                if owner is not None and (owner.locked or owner.is_gone()):
+                    os.unlink(record)  # noqa: PTH108
+                os.rmdir(folder)  # noqa: PTH106
+        finally:
+            close_read(descriptor)
 
 
 # --- remote stores, where no job is held ----------------------------------------------------------

@@ -12,7 +12,6 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import replace
-from hashlib import sha256
 from pathlib import Path
 from threading import Lock, RLock, Timer
 from time import monotonic, sleep
@@ -40,7 +39,7 @@ from zarr_dask.journal import (
 )
 from zarr_dask.journal import open_journals as journals_at
 from zarr_dask.journal.finished import FinishedJob, record_of
-from zarr_dask.journal.lock import SameJobRunningError
+from zarr_dask.journal.lock import SameJobRunningError, turns_folder
 from zarr_dask.stores.base import Store
 from zarr_dask.stores.compare_and_swap import folder_lock
 from zarr_dask.stores.fenced_deletes import fenced_deletes
@@ -355,8 +354,7 @@ def alone_at(store: Store, prefix: str, where: str) -> Iterator[bool]:
         with _TURNS.taken((store.identity, prefix), where) as was_running:
             yield was_running
         return
-    name = sha256(prefix.encode()).hexdigest()[:16]
-    folder = Path(root, f".zarr-dask-{name}.lock")
+    folder = Path(turns_folder(root, prefix))
     was_running = folder.is_dir()
     try:
         with ExitStack() as stack:
