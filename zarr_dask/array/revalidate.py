@@ -16,9 +16,9 @@ import platform
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from time import time_ns
 from typing import NamedTuple
 
@@ -121,13 +121,22 @@ class Standing:
         and of the group around it may have changed both, too. Nothing is returned if the store is
         not of local files.
         """
-        folder, times = local_path(self.store, self.path), list[int]()
-        for _ in range(self.path.count("/") + 2 if folder else 0):
-            above = os.path.dirname(str(folder))  # noqa: PTH120  (in a tenth of the time)
-            with suppress(OSError):  # what has gone is found out by others
-                times.append(min(os.stat(str(folder)).st_ctime_ns, os.stat(above).st_mtime_ns))  # noqa: PTH116
-            folder = above
-        return tuple(times)
+        try:
+            found = [os.stat(folder) for folder in self._folders]  # noqa: PTH116
+        except OSError:  # what has gone is found out by others
+            return ()
+        return tuple(
+            [min(one.st_ctime_ns, above.st_mtime_ns) for one, above in pairwise(found)],
+        )
+
+    @cached_property
+    def _folders(self) -> list[str]:
+        """The folder of an array in local files, those of the groups around it, and the next."""
+        found = local_path(self.store, self.path)
+        folders = [] if found is None else [found]
+        for _ in range(self.path.count("/") + 2 if folders else 0):
+            folders.append(os.path.dirname(folders[-1]))  # noqa: PTH120
+        return folders
 
     def is_gone(self) -> bool:
         """True if an array in local files had a document, and has none now."""
