@@ -558,3 +558,11 @@ def test_a_killed_swap_goes_on(place, tmp_path):
     assert len(log.read_text().splitlines()) == 8 + 12 - 7
     log.unlink()
     assert_only(place, VALUES + 1)
+
+
+@pytest.mark.parametrize("value", [0, 7, "", "text"])
+def test_an_array_without_dimensions_is_swapped(tmp_path, value):
+    """As a truth value, an array is read: here the old object, with the codecs of the new one."""
+    zd.create_array(tmp_path / "a", data=np.array(value), codecs="zstd")
+    zd.to_zarr(zd.from_zarr(tmp_path / "a"), tmp_path / "a", mode="swap", codecs="gzip")
+    assert zd.open_array(tmp_path / "a")[...] == value

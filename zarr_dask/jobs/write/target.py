@@ -252,6 +252,11 @@ class ArrayTarget:
     folder: SeenFolder | None = None
     """The folder of an existing array in local files, where no journal tells of later jobs."""
 
+    @property
+    def final(self) -> Array:
+        """The array at its final location. As a truth value, an array is the one it holds."""
+        return self.array if self.lasting is None else self.lasting
+
     def check_place(self) -> bool:
         """Refuse to write where an array is not the one any more that this was planned for.
 
@@ -295,7 +300,7 @@ class ArrayTarget:
             If this process does not see the job.
         """
         if self.creates:
-            lasting, swap = self.lasting or self.array, self.swap
+            lasting, swap = self.final, self.swap
             if swap is not None:
                 check_begun_once(swap.token, lambda: swap.is_begun, swap.beside, lasting)
             elif self.records is not None:
@@ -672,7 +677,7 @@ class ArrayTarget:
         """See that there are as many stored objects as tasks have reported, by one listing."""
         found = sum(1 for _ in object_sizes(self.array))
         if found < result.objects:
-            where = (self.lasting or self.array).where
+            where = self.final.where
             raise StoreOutOfReachError(
                 f"{where} has {pluralize(found, 'stored object')}, as {this_process()} sees it, "
                 f"but tasks have reported {result.objects}: some worker does not see the same file "
@@ -771,7 +776,7 @@ class ArrayTarget:
 
     def _keep(self, records: WriteReceipts, place: ManifestPlace) -> None:
         """Write the manifest, with the metadata as it is, or is about to be."""
-        array = self.lasting or self.array
+        array = self.final
         documents = [
             stored_object(key, [text], with_sha256=records.sha256)
             for key, text in array.node_format.documents(array.meta, array.path).items()
