@@ -22,6 +22,7 @@ from zarr_dask.errors import (
     MetadataError,
     MissingDependencyError,
     NodeNotFoundError,
+    SourceIsTargetError,
     StoreError,
 )
 from zarr_dask.ome.convert_tiff import tiff_image
@@ -683,3 +684,11 @@ def test_files_that_name_each_other_for_metadata_are_refused(tmp_path):
         )
     with pytest.raises(StoreError, match=r"b\.ome\.tif has no OME-XML"):
         converted(tmp_path / "a.ome.tif")
+
+
+def test_a_file_is_not_removed_with_the_group_around_it(tmp_path):
+    file = put(tmp_path / "a.ome.tif", pixels(*SHAPE))
+    zd.create_group(tmp_path)
+    with pytest.raises(SourceIsTargetError, match=r"a\.ome\.tif is read"):
+        zd.ome.convert(file, tmp_path, overwrite=True)
+    assert file.exists()

@@ -228,6 +228,9 @@ def unknown_keyword(function: str, name: str, known: Collection[str]) -> TypeErr
     """
     message = f"{function}() takes no {name!r}."
     mine = [other for other in _OTHERS.get(name, ()) if other in known]
+    if name == "group" and "settle" in known:
+        kept = "Groups of the files are kept, and variables=['group/name'] takes some of them"
+        return TypeError(f"{message} {kept}; path= is the place in the store.")
     if mine:
         return TypeError(f"{message} Did you mean {mine[0]!r}?")
     if name in _ABSENT:

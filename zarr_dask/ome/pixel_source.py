@@ -23,7 +23,7 @@ from zarr_dask.ome.pyramid import BlockedSource, PyramidStage, blocked, plan_sta
 from zarr_dask.ome.pyramid_plan import PixelSource, PyramidPlan
 from zarr_dask.stores.backends.zarr_python import place_in_zarr_python
 from zarr_dask.stores.base import Store
-from zarr_dask.stores.real_location import locations_overlap
+from zarr_dask.stores.real_location import source_at_target
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -91,9 +91,10 @@ def check_source_not_target(values: Any, store: Store, path: str) -> None:
         If the target equals the location of the pixels, or one lies within the other.
     """
     if isinstance(values, Array):
-        if locations_overlap((values.store, values.path), (store, path)):
+        read = source_at_target((values.store, values.path), (store, path))
+        if read is not None:
             raise SourceIsTargetError(
-                f"{values.where} is read, and lies where {store.url}/{path} would be written: "
+                f"{read} is read, and lies where {store.url}/{path} would be written: "
                 "pixels would be lost. Write to another place, or add levels to an image that "
                 "exists with zarr_dask.ome.add_level."
             )

@@ -33,6 +33,7 @@ __all__ = [
     "Range",
     "RangeReader",
     "ReadPolicy",
+    "ReadsFiles",
     "StandsForFiles",
     "Store",
     "SupportsAppend",
@@ -436,6 +437,16 @@ class StandsForFiles(Protocol):
 
     def of_file(self, error: CorruptObjectError) -> Exception:
         """Return the error of a value as one of the file that it lies in."""
+        ...
+
+
+@runtime_checkable
+class ReadsFiles(Protocol):
+    """A store that is made of files, which must not be written over while it is read."""
+
+    @property
+    def files_read(self) -> Sequence[str]:
+        """Paths and URLs of the files."""
         ...
 
 

@@ -9,9 +9,9 @@ Checks of local paths find what no request to a store can show: files where fold
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
-from itertools import islice, pairwise
+from itertools import chain, islice, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from zarr_dask.stores.backends.fsspec import FsspecStore
 from zarr_dask.stores.backends.memory import MemoryStore
 from zarr_dask.stores.backends.obstore import ObstoreStore
 from zarr_dask.stores.backends.zarr_python import ZarrPythonStore
-from zarr_dask.stores.base import Store
+from zarr_dask.stores.base import ReadsFiles, Store
 from zarr_dask.stores.locations import is_local, unwrapped
 from zarr_dask.stores.open import (
     canonical_location,
@@ -42,6 +42,7 @@ __all__ = [
     "place_in_zarr_python",
     "place_of_target",
     "places_of_references",
+    "source_at_target",
 ]
 
 
@@ -68,6 +69,13 @@ def locations_overlap(one: tuple[Store, str], other: tuple[Store, str]) -> bool:
     Works however the stores were opened: from other roots, through links, with other options.
     """
     return contains_or_equal(place_of_target(*one), place_of_target(*other))
+
+
+def source_at_target(source: tuple[Store, str], target: tuple[Store, str]) -> str | None:
+    """Return what a job would read and destroy: its source, or a file that this refers to."""
+    place = place_of_target(*target)
+    read = chain((place_of_target(*source),), places_of_references(source[0]))
+    return next((one for one in read if contains_or_equal(one, place)), None)
 
 
 def overlaps(places: Sequence[str], others: Sequence[str]) -> Iterator[tuple[int, int]]:
@@ -110,7 +118,24 @@ def _above(place: str) -> Iterator[str]:
 
 def places_of_references(store: Any) -> Iterator[str]:
     """Yield the locations of the data that a store of ours or of zarr-python refers to."""
+    inner = unwrap(store)
+    if isinstance(inner, ReadsFiles):
+        yield from _places_of_files(inner.files_read)
     yield from _references(_file_system_of(store))
+
+
+def _places_of_files(
+    urls: Iterable[str], options: Mapping[str, Any] | None = None
+) -> Iterator[str]:
+    """Yield the locations of files, given as paths or URLs, with options by scheme."""
+    real = cache(os.path.realpath)  # files lie in few folders
+    for url in urls:
+        scheme, found, path = url.partition("://")
+        if found and scheme not in {"file", "local"}:
+            yield _remote(url, (options or {}).get(scheme, {}), "")
+        else:
+            folder, name = os.path.split(path if found else url)
+            yield f"{real(folder)}/{name}"
 
 
 def _file_system_of(store: Any) -> Any:
@@ -132,14 +157,8 @@ def _references(fs: Any) -> Iterator[str]:
         return
     values = islice(references.values(), _MOST_REFERENCES)
     urls = {str(one[0]) for one in values if isinstance(one, list | tuple) and one and one[0]}
-    real = cache(os.path.realpath)  # files lie in few folders
-    for url in urls:
-        scheme, found, path = url.partition("://")
-        if found and scheme not in {"file", "local"}:
-            yield _remote(url, getattr(fs.fss.get(scheme), "storage_options", {}), "")
-        else:
-            folder, name = os.path.split(path if found else url)
-            yield f"{real(folder)}/{name}"
+    options = {scheme: getattr(one, "storage_options", {}) for scheme, one in fs.fss.items()}
+    yield from _places_of_files(urls, options)
 
 
 def _innermost(store: Any) -> Any:

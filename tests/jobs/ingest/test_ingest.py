@@ -24,7 +24,14 @@ import zarr_dask as zd
 from tests.support.process_memory import status
 from zarr_dask.cli import main
 from zarr_dask.codecs.checksum import crc32c
-from zarr_dask.errors import GridError, IngestError, JournalError, StoreError
+from zarr_dask.errors import (
+    GridError,
+    IngestError,
+    JournalError,
+    NodeExistsError,
+    SourceIsTargetError,
+    StoreError,
+)
 from zarr_dask.jobs.ingest import survey as surveying
 from zarr_dask.jobs.ingest.broken import BrokenList
 from zarr_dask.jobs.ingest.file_store import FileArrays, header_of
@@ -1324,3 +1331,46 @@ def test_a_file_that_is_compressed_as_a_whole_is_refused_with_what_decompresses_
         zd.ingest(packed, tmp_path / "o")
     with pytest.raises(TypeError, match=r"(?s)files has <xarray.*write_dataset"):
         zd.ingest([dataset(0, 1)], tmp_path / "o")
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_files_are_not_removed_with_the_store_around_them(tmp_path, overwrite):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    files = write(folder, [2, 3])
+    if overwrite:
+        zd.create_group(folder)
+    zd.reference(files, tmp_path / "run.json", concat="time")
+    for call in (
+        lambda: zd.ingest(f"{folder}/*.nc", folder, concat="time", overwrite=overwrite),
+        lambda: zd.copy(f"reference::{tmp_path / 'run.json'}", folder, overwrite=overwrite),
+    ):
+        with pytest.raises(SourceIsTargetError, match="one lies within the other"):
+            call()
+    with pytest.raises(NodeExistsError, match="no document of references"):
+        zd.reference(files, files[0], concat="time")
+    assert [xr.open_dataset(file).sizes["time"] for file in files] == [2, 3]
+
+
+def test_a_pattern_does_not_match_the_store_that_it_fills(tmp_path):
+    def make(number: int) -> None:
+        days = xr.Dataset({"v": ("x", [number])}, {"x": [number]})
+        zd.write_dataset(days, tmp_path / f"{number}.zarr")
+
+    target = tmp_path / "all.zarr"
+    for number in range(3):
+        make(number)
+        zd.ingest(str(tmp_path / "*.zarr"), target, concat="x")
+        assert zd.open_dataset(target)["v"].values.tolist() == [*range(number + 1)]
+    zd.ingest(tmp_path, target, concat="x")
+    given = [str(tmp_path / "0.zarr"), str(target)]
+    with pytest.raises(SourceIsTargetError):
+        zd.ingest(given, target, concat="x", settle={"overlap": "keep"}, overwrite=True)
+    assert zd.open_dataset(target)["v"].values.tolist() == [0, 1, 2]
+
+
+def test_groups_of_files_are_not_the_place_in_the_store(tmp_path):
+    with pytest.raises(
+        TypeError, match=r"Groups of the files are kept.*variables=\['group/name'\]"
+    ):
+        zd.ingest(write(tmp_path, [2]), tmp_path / "out.zarr", group="ocean")

@@ -249,3 +249,43 @@ def test_the_tasks_of_a_graph_are_never_too_many(tmp_path, monkeypatch):
 def test_what_has_been_computed_is_no_source(tmp_path):
     zd.create_array(tmp_path, shape=SHAPE, dtype="f8", chunks=20)[...] = VALUES
     assert not list(find_lazy_arrays((zd.from_zarr(tmp_path) + 1).persist()))
+
+
+def _files(folder):
+    folder.mkdir()
+    for number in range(2):
+        xr.Dataset({"a": ("x", VALUES[number])}).to_netcdf(folder / f"{number}.nc")
+    return sorted(folder.iterdir())
+
+
+def _netcdf(file):
+    opened = pytest.importorskip("netCDF4").Dataset(file)
+    opened.set_auto_mask(False)
+    return opened["a"]
+
+
+READ = {
+    "xarray": lambda files: xr.open_mfdataset(files, combine="nested", concat_dim="x")["a"].data,
+    "h5netcdf": lambda files: xr.open_dataset(files[0], engine="h5netcdf", chunks={})["a"].data,
+    "h5py": lambda files: da.from_array(pytest.importorskip("h5py").File(files[1])["a"], chunks=9),
+    "netCDF4": lambda files: da.from_array(_netcdf(files[1]), chunks=9),
+}
+
+
+@pytest.mark.parametrize("way", READ)
+def test_files_that_are_read_are_not_removed(tmp_path, way):
+    """They were removed with the group around them."""
+    files = _files(tmp_path / "run")
+    values = READ[way](files)
+    dataset = xr.Dataset({"a": ("x", values)})
+    zd.write_dataset(dataset, tmp_path / "run")
+    for write in (
+        lambda: zd.to_zarr(values, tmp_path / "run", mode="w"),
+        lambda: zd.to_zarr(values, tmp_path, overwrite=True),
+        lambda: zd.write_dataset(dataset, tmp_path / "run", mode="w"),
+    ):
+        with pytest.raises(SourceIsTargetError, match="would be removed"):
+            write()
+    assert all(file.exists() for file in files)
+    zd.to_zarr(values, tmp_path / "b")
+    np.testing.assert_array_equal(zd.open_array(tmp_path / "b")[...], values.compute())

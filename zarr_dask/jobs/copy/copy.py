@@ -40,7 +40,7 @@ from zarr_dask.jobs.rechunk.target_spec import RechunkBudget
 from zarr_dask.stores.base import Store, is_remote
 from zarr_dask.stores.open import Location, open_with_options_of
 from zarr_dask.stores.patience import in_job
-from zarr_dask.stores.real_location import locations_overlap
+from zarr_dask.stores.real_location import overlaps, place_of_target, places_of_references
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -334,11 +334,16 @@ def _opened(
 
 def _check_apart(nodes: Mapping[str, Node], store: Store, path: str) -> None:
     """Refuse a copy that is, contains or lies within the source, also through links."""
-    for node in nodes.values():
-        if isinstance(node, MetadataError):
-            continue
-        if locations_overlap((without_consolidated(node.store), node.path), (store, path)):
-            raise SourceIsTargetError(
-                f"{where(store, path)} is {node.where}, or one lies within the other, so that the "
-                "copy would go into what is copied. Choose another place."
-            )
+    sources = [
+        (without_consolidated(node.store), node.path)
+        for node in nodes.values()
+        if not isinstance(node, MetadataError)
+    ]
+    places = [place_of_target(*source) for source in sources]
+    for one in {id(source): source for source, _ in sources}.values():
+        places += places_of_references(one)
+    for number, _ in overlaps(places, [place_of_target(store, path)]):
+        raise SourceIsTargetError(
+            f"{where(store, path)} is {places[number]}, or one lies within the other, so that the "
+            "copy would go into what is copied. Choose another place."
+        )

@@ -8,9 +8,12 @@ opens while it runs cannot be detected.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from types import (
     BuiltinFunctionType,
     CodeType,
@@ -36,6 +39,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "find_lazy_arrays",
+    "is_file",
     "places_of_source",
     "walk_objects",
 ]
@@ -63,7 +67,7 @@ _MOST_OBJECTS = 200_000
 
 
 def find_lazy_arrays(array: da.Array) -> Iterator[Any]:
-    """Yield the arrays of this package, of zarr-python and of tensorstore that a graph holds."""
+    """Yield what a graph reads: arrays of this package, of zarr-python and tensorstore, files."""
     return walk_objects(array.__dask_graph__().layers.values(), (Array, *_foreign()))
 
 
@@ -118,8 +122,15 @@ def _way_into(kind: type) -> _TraversalRule | None:
 
 
 def _foreign() -> tuple[type, ...]:
-    """Return the array types of other libraries; only a library that is imported can be in use."""
-    found = (("zarr", "Array"), ("zarr", "AsyncArray"), ("tensorstore", "TensorStore"))
+    """Return the types of other libraries; only a library that is imported can be in use."""
+    found = (
+        ("zarr", "Array"),
+        ("zarr", "AsyncArray"),
+        ("tensorstore", "TensorStore"),
+        ("h5py", "Dataset"),
+        ("netCDF4", "Variable"),
+        ("xarray.backends.file_manager", "FileManager"),
+    )
     kinds = (getattr(sys.modules.get(package), name, None) for package, name in found)
     return tuple(kind for kind in kinds if isinstance(kind, type))
 
@@ -181,7 +192,9 @@ def _attributes(slots: tuple[MemberDescriptorType, ...], value: Any) -> Iterator
 def places_of_source(source: Any) -> Iterator[str]:
     """Yield the locations of an array and of the data it refers to; nothing if they are unknown."""
     place: str | None = None
-    if isinstance(source, Array):
+    if (file := _file_of(source)) is not None:
+        place = os.path.realpath(file)
+    elif isinstance(source, Array):
         place = place_of_target(source.store, source.path)
     elif hasattr(source, "kvstore"):
         place = place_in_tensorstore(source.kvstore)
@@ -191,3 +204,22 @@ def places_of_source(source: Any) -> Iterator[str]:
         yield place
     inner = getattr(source, "store_path", source)
     yield from places_of_references(getattr(inner, "store", None))
+
+
+def is_file(source: Any) -> bool:
+    """True for an object of another library that reads a local file."""
+    return _file_of(source) is not None
+
+
+def _file_of(source: Any) -> str | None:
+    """Return the local file that an object of h5py, netCDF4 or xarray reads, if any."""
+    package = type(source).__module__.partition(".")[0]
+    named: Any = None
+    if package == "h5py":
+        named = source.file.filename if source else None
+    elif package == "netCDF4":
+        with suppress(RuntimeError):  # it is closed
+            named = source.group().filepath()
+    elif package == "xarray":
+        named = next(iter(getattr(source, "_args", ())), None)
+    return str(named) if isinstance(named, str | os.PathLike) and Path(named).exists() else None

@@ -234,6 +234,11 @@ class DatasetStore(ReadOnlyKeys):
         values = self._values_or_mask(one, coords, _region(one, coords))
         return encode_block(values, one.served, cell)
 
+    @property
+    def files_read(self) -> list[str]:
+        """See `zarr_dask.stores.base.ReadsFiles.files_read`."""
+        return [one.url for one in self.headers]
+
     def of_file(self, error: CorruptObjectError) -> Exception:
         """See `zarr_dask.stores.base.StandsForFiles.of_file`."""
         found = self.located(error.key)

@@ -79,6 +79,7 @@ from zarr_dask.journal.incomplete import jobs_creating
 from zarr_dask.stores.base import Store
 from zarr_dask.stores.open import Location, open_store, sibling_location
 from zarr_dask.stores.patience import in_job
+from zarr_dask.stores.real_location import place_of_target
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -89,7 +90,7 @@ __all__ = ["AppendReport", "IngestPlan", "IngestReport", "dataset_of", "ingest",
 
 P = ParamSpec("P")
 
-_HABITS = {"concat_dim": "concat", "group": "path", "target_chunks": "chunks"}
+_HABITS = {"concat_dim": "concat", "target_chunks": "chunks"}
 _CHUNK_BYTES = 4 << 20
 _ALONG = 1024
 """Least elements of a chunk of a coordinate along the concatenation, so that it may grow."""
@@ -432,7 +433,8 @@ def plan_ingest(
     settled = checked_settle(settle)
     store, kept = _survey_place(url, path, survey, target_options)
     _check_grids(chunks=chunks, shards=shards)
-    urls = _urls(files, storage_options, concat, order, variables)
+    place = place_of_target(open_store(url, target_options), path.strip("/"))
+    urls = _urls(files, storage_options, concat, order, variables, place)
     begin_imports(client, _OF_TASKS)
     before = None if store is None else read_survey(store, kept)
     there = None if overwrite else _existing(url, path, target_options)
@@ -556,6 +558,7 @@ def _urls(
     concat: Any,
     order: Any,
     variables: Any,
+    but: str | None = None,
 ) -> list[str]:
     """Return the files, in the order of their names if that is wanted.
 
@@ -571,7 +574,7 @@ def _urls(
         raise ValueError(f"order={order!r}: expected one of {expected}.")
     if isinstance(variables, str):
         raise TypeError(f"variables={variables!r}: expected a list of names, [{variables!r}].")
-    urls = find_files(files, options)
+    urls = find_files(files, options, but)
     if order != "name":
         return urls
     return sorted(urls, key=lambda url: natural(url.rpartition("/")[2]))

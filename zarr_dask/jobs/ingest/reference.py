@@ -37,7 +37,7 @@ from zarr_dask.jobs.ingest.file_store import encode_block
 from zarr_dask.jobs.ingest.header import Header, Variable, decoded
 from zarr_dask.jobs.ingest.ingest import surveyed
 from zarr_dask.stores.backends.reference_targets import is_parquet, pyarrow
-from zarr_dask.stores.base import Store
+from zarr_dask.stores.base import Store, get_start
 from zarr_dask.stores.open import Location, open_store
 from zarr_dask.stores.patience import in_job
 
@@ -84,7 +84,7 @@ def reference(
     IngestError
         If files do not fit together, or an array cannot be told by references.
     NodeExistsError
-        If the folder for Parquet has other files than references.
+        If something else than references lies there.
 
     Examples
     --------
@@ -109,10 +109,27 @@ def reference(
     if tables is None:
         document = json.dumps({"version": 1, "refs": refs}).encode()
         folder, _, name = str(url).rpartition("/")
-        open_store(folder or ".", target_options).set(name, [document])
+        _put_document(open_store(folder or ".", target_options), name, document)
     else:
         _put_tables(tables, refs)
     return sum(isinstance(one, list) for one in refs.values())
+
+
+def _put_document(store: Store, name: str, document: bytes) -> None:
+    """Put references in JSON where nothing or another document of JSON is.
+
+    Raises
+    ------
+    NodeExistsError
+        If there is something else, such as one of the files.
+    """
+    start = get_start(store, name, 1)
+    if start is not None and bytes(start) != b"{":
+        raise NodeExistsError(
+            f"{store.url}/{name} is no document of references, which would take its place. Give "
+            "another name, or remove it."
+        )
+    store.set(name, [document])
 
 
 def _checked_folder(url: str, options: Mapping[str, Any] | None) -> Store:

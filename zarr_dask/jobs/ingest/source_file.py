@@ -244,7 +244,9 @@ class _Remote(PositionedFile):
 # --- finding files --------------------------------------------------------------------------------
 
 
-def find_files(files: Any, options: Mapping[str, Any] | None = None) -> list[str]:
+def find_files(
+    files: Any, options: Mapping[str, Any] | None = None, but: str | None = None
+) -> list[str]:
     """Return paths and URLs of files and hierarchies, in the order given; of a pattern by name.
 
     Parameters
@@ -254,6 +256,8 @@ def find_files(files: Any, options: Mapping[str, Any] | None = None) -> list[str
         line, or a list of them.
     options
         Options of the stores of URLs.
+    but
+        Path or URL that no pattern and no folder yields, since it is where they are written to.
 
     Raises
     ------
@@ -280,7 +284,7 @@ def find_files(files: Any, options: Mapping[str, Any] | None = None) -> list[str
                 f"files has {item!r:.100}: expected paths, URLs or patterns."
                 + _DATASETS * of_xarray
             )
-        found += _matches(os.path.expanduser(os.fspath(item)), options)
+        found += _matches(os.path.expanduser(os.fspath(item)), options, but)
     if not found:
         raise IngestError("there are no files: the list is empty. Give paths, URLs or patterns.")
     twice = (
@@ -298,12 +302,12 @@ def find_files(files: Any, options: Mapping[str, Any] | None = None) -> list[str
 _DATASETS = " zarr_dask.write_dataset(dataset, url) writes a dataset of xarray."
 
 
-def _matches(item: str, options: Mapping[str, Any] | None) -> list[str]:
+def _matches(item: str, options: Mapping[str, Any] | None, but: str | None) -> list[str]:
     if item.startswith("@"):
-        lines = _lines(Path(item[1:]))
-        return [url for line in lines if line.strip() for url in _matches(line.strip(), options)]
+        lines = [line.strip() for line in _lines(Path(item[1:]))]
+        return [url for line in lines if line for url in _matches(line, options, but)]
     if "://" in item:
-        return _remote_matches(item, options) if has_magic(item) else [item]
+        return _remote_matches(item, options, but) if has_magic(item) else [item]
     if os.path.isdir(item) and not _is_node(item):
         names = [one for one in os.listdir(item) if one.lower().endswith(SUFFIXES)]
         names = [one for one in names if not one.startswith(".")]
@@ -312,6 +316,7 @@ def _matches(item: str, options: Mapping[str, Any] | None) -> list[str]:
         found = glob(item, recursive=True)
     else:
         return [os.path.abspath(item)]
+    found = [one for one in found if os.path.realpath(one) != but]
     if not found:
         raise IngestError(
             f"{item!r} matches no file. Check the pattern and the folder; of a folder, files "
@@ -338,7 +343,7 @@ def _is_node(folder: str) -> bool:
     return folder.endswith(".zarr") or any(os.path.exists(os.path.join(folder, k)) for k in keys)
 
 
-def _remote_matches(item: str, options: Mapping[str, Any] | None) -> list[str]:
+def _remote_matches(item: str, options: Mapping[str, Any] | None, but: str | None) -> list[str]:
     scheme, _, rest = item.partition("://")
     fixed = rest[: re.search(r"[*?\[]", rest).start()].rpartition("/")[0]  # type: ignore[union-attr]
     base = f"{scheme}://{fixed}"
@@ -348,7 +353,7 @@ def _remote_matches(item: str, options: Mapping[str, Any] | None) -> list[str]:
     except StoreError as error:
         raise IngestError(f"{item!r}: the files cannot be listed ({error})") from error
     pattern = rest[len(fixed) + 1 :]
-    found = [key for key in keys if fnmatchcase(key, pattern)]
+    found = [key for key in keys if fnmatchcase(key, pattern) and f"{base}/{key}" != but]
     if not found:
         raise IngestError(f"{item!r} matches no file. Check the pattern and the folder.")
     return [f"{base}/{key}" for key in sorted(found, key=natural)]

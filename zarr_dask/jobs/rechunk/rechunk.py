@@ -43,7 +43,7 @@ from zarr_dask.jobs.rechunk.target_spec import (
 from zarr_dask.stores.base import Store
 from zarr_dask.stores.open import Location
 from zarr_dask.stores.patience import in_job
-from zarr_dask.stores.real_location import locations_overlap, nested, overlaps, place_of_target
+from zarr_dask.stores.real_location import nested, overlaps, place_of_target, source_at_target
 
 if TYPE_CHECKING:
     import dask.array as da
@@ -416,7 +416,7 @@ def check_source_not_target(source: Array, target: Array) -> None:
     SourceIsTargetError
         If it does.
     """
-    if locations_overlap((source.store, source.path), (target.store, target.path)):
+    if source_at_target((source.store, source.path), (target.store, target.path)) is not None:
         raise SourceIsTargetError(
             f"the target {target.where} is the source, or one lies within the other, so that "
             "writing would destroy what is still to be read. Choose another target, and replace "

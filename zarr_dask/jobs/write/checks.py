@@ -24,7 +24,7 @@ from zarr_dask.errors import (
 )
 from zarr_dask.formats.base import ChunkKeyEncoding
 from zarr_dask.grid.grid import Dimension, Region, cells_overlapping
-from zarr_dask.jobs.engine.find_sources import find_lazy_arrays, places_of_source
+from zarr_dask.jobs.engine.find_sources import find_lazy_arrays, is_file, places_of_source
 from zarr_dask.jobs.engine.grid_arguments import clipped_slices
 from zarr_dask.jobs.engine.plan import format_region, pluralize
 from zarr_dask.stores.base import Store
@@ -177,9 +177,14 @@ def check_whole(plan: PlannedWrite) -> None:
 
 
 def check_not_read(
-    values: da.Array, store: Store, path: str, keys: ChunkKeyEncoding | None = None
+    values: da.Array,
+    store: Store,
+    path: str,
+    keys: ChunkKeyEncoding | None = None,
+    *,
+    removes: bool = True,
 ) -> None:
-    """Refuse to overwrite data that a graph reads lazily.
+    """Refuse to overwrite data that a graph reads lazily, and to remove files that it reads.
 
     Parameters
     ----------
@@ -188,6 +193,8 @@ def check_not_read(
     keys
         The keys of a new version that is written beside the node itself; None where it is
         overwritten.
+    removes
+        True if all that lies below the node is removed.
 
     Raises
     ------
@@ -199,6 +206,13 @@ def check_not_read(
         for read in places_of_source(source):
             if not contains_or_equal(read, place):
                 continue
+            if is_file(source):
+                if not removes:
+                    continue
+                raise SourceIsTargetError(
+                    f"the dask array reads {read}, which lies where {place} would be replaced, "
+                    "and would be removed. Write to another place."
+                )
             if keys is not None:
                 _check_other_keys(source, keys, read)
                 continue

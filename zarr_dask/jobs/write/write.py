@@ -464,7 +464,7 @@ def _plan(arr: Any, request: WriteRequest) -> WritePlan:
     replaces = request.creates and anyway  # where nothing is to be swapped, nothing is removed
     if not isinstance(swap, AtomicReplace):
         keys = None if swap is None else target.meta.chunk_key_encoding
-        check_not_read(values, target.store, target.path, keys)
+        check_not_read(values, target.store, target.path, keys, removes=anyway)
     check_fits(values, target, region, request.casting, request.region)
     resume = plan_resume(
         values,

@@ -86,6 +86,11 @@ class TiffStore(ZarrPythonStore):
         told = "" if self.dimensions is None else f":{self.dimensions}"
         return f"tiff:{self.path}:{size}:{time}:{self.series}{told}"
 
+    @property
+    def files_read(self) -> tuple[str, ...]:
+        """See `zarr_dask.stores.base.ReadsFiles.files_read`."""
+        return (self.path,)
+
     def __reduce__(self) -> tuple[Any, ...]:
         return _opened, (self.path, self.series, self.version, self.dimensions)
 
