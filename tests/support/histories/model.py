@@ -106,8 +106,8 @@ def stages_of(event: Event, *, renames_at_once: bool) -> Stages:
         # where the node was renamed in between, they may have gone with it
         more = frozenset({(event.args[0], event.args[1])})
         return [[lambda state: (state, *_with_attributes(state, more))]]
-    if event.error == "MetadataChangedError" and event.name == "write":
-        # the array was migrated: it may have been put before its objects were copied
+    if event.error == "migrated" and event.name == "write":
+        # it may have been put before the objects of its array were copied
         done = stages_of(event._replace(error=""), renames_at_once=renames_at_once)
         return [[_optional(step) for step in stage] for stage in done]
     if event.error == "NodeNotFoundError":

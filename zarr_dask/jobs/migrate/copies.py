@@ -78,6 +78,8 @@ class CopiedObjects:
     ) -> None:
         self._route, self._node, self._count = route, node, count
         self._copies: dict[KeyMove, _Copy] = {}
+        self._written_twice: list[KeyMove] = []
+        """Old objects that were written, as were their copies; the others are copied first."""
 
     def catch_up(self, *, shown: bool) -> None:
         """Copy what has changed since it was copied, until a listing shows no change.
@@ -97,6 +99,8 @@ class CopiedObjects:
         """
         for _ in range(_ROUNDS):
             if not self.copy_changed(shown=shown):
+                if self._written_twice:
+                    raise self._conflict(self._written_twice[0])
                 return
         raise MetadataChangedError(
             f"{where(self._route.source, self._node.path)} is being written again and again while "
@@ -169,10 +173,11 @@ class CopiedObjects:
         if conditional is not None:
             there, tag = conditional.get_tagged(move.new)
             if not _is_made(there, known) or not conditional.set_if(move.new, [value], tag):
-                raise self._written_twice(move)
+                self._written_twice.append(move)
             return
         if shown and not _is_made(target.get(move.new), known):
-            raise self._written_twice(move)
+            self._written_twice.append(move)
+            return
         target.set(move.new, [value])
         if not shown and target.get(move.new) != value:
             raise StoreError(
@@ -186,11 +191,12 @@ class CopiedObjects:
         there = target.get(move.new)
         if there is not None:
             if shown and not _is_made(there, known):
-                raise self._written_twice(move)
-            target.delete(move.new)
+                self._written_twice.append(move)
+            else:
+                target.delete(move.new)
         del self._copies[move]
 
-    def _written_twice(self, move: KeyMove) -> MetadataChangedError:
+    def _conflict(self, move: KeyMove) -> MetadataChangedError:
         source, target = self._route.source, self._route.target
         return MetadataChangedError(
             f"{where(source, move.old)} was written while it got another key, and its copy "
