@@ -402,9 +402,9 @@ class Planner:
 
     def _planned(self, work: Work, node_format: Format) -> DatasetPlan:
         call, start = self.call, len(self.path) + 1 if self.path else 0
-        if call.mode == "w":
+        if call.mode in {"w", "swap"}:
             for one in work.writes:
-                check_not_read(one.blocks, self.store, self.path)
+                check_not_read(one.blocks, self.store, self.path, moves=self.swap is not None)
         is_root = not self.path and self._outermost is not None
         has_root = is_root or bool(formats_at(self._asked, ""))
         # a call that is resumed makes the root again that the one before may have made

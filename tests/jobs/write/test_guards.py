@@ -283,6 +283,7 @@ def test_files_that_are_read_are_not_removed(tmp_path, way):
         lambda: zd.to_zarr(values, tmp_path / "run", mode="w"),
         lambda: zd.to_zarr(values, tmp_path, overwrite=True),
         lambda: zd.write_dataset(dataset, tmp_path / "run", mode="w"),
+        lambda: zd.write_dataset(dataset, tmp_path / "run", mode="swap"),
     ):
         with pytest.raises(SourceIsTargetError, match="would be removed"):
             write()

@@ -183,6 +183,7 @@ def check_not_read(
     keys: ChunkKeyEncoding | None = None,
     *,
     removes: bool = True,
+    moves: bool = False,
 ) -> None:
     """Refuse to overwrite data that a graph reads lazily, and to remove files that it reads.
 
@@ -195,6 +196,8 @@ def check_not_read(
         overwritten.
     removes
         True if all that lies below the node is removed.
+    moves
+        True if the node is moved away until everything is written, so that it may be read.
 
     Raises
     ------
@@ -213,6 +216,8 @@ def check_not_read(
                     f"the dask array reads {read}, which lies where {place} would be replaced, "
                     "and would be removed. Write to another place."
                 )
+            if moves:
+                continue
             if keys is not None:
                 _check_other_keys(source, keys, read)
                 continue

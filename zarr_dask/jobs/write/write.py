@@ -462,9 +462,9 @@ def _plan(arr: Any, request: WriteRequest) -> WritePlan:
         target, swap = _swap(target, request, prefetched)
     anyway = request.overwrite or request.mode == "w" or swap is not None
     replaces = request.creates and anyway  # where nothing is to be swapped, nothing is removed
-    if not isinstance(swap, AtomicReplace):
-        keys = None if swap is None else target.meta.chunk_key_encoding
-        check_not_read(values, target.store, target.path, keys, removes=anyway)
+    keys = target.meta.chunk_key_encoding if isinstance(swap, KeySwap) else None
+    is_moved = isinstance(swap, AtomicReplace)
+    check_not_read(values, target.store, target.path, keys, removes=anyway, moves=is_moved)
     check_fits(values, target, region, request.casting, request.region)
     resume = plan_resume(
         values,
