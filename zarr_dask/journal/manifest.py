@@ -21,7 +21,7 @@ from zarr_dask.errors import ManifestError, ObjectReplacedError
 from zarr_dask.formats.base import ArrayMeta, Format, where
 from zarr_dask.journal.location import check_behind_no_link, default_place
 from zarr_dask.journal.receipts import Receipts, StoredObject, checked_keys
-from zarr_dask.stores.base import Store
+from zarr_dask.stores.base import Store, get_start
 from zarr_dask.stores.compare_and_swap import cas_update
 from zarr_dask.stores.lines import lines_of
 from zarr_dask.stores.open import open_store, open_with_options_of
@@ -29,6 +29,8 @@ from zarr_dask.stores.open import open_store, open_with_options_of
 __all__ = ["Manifest", "ManifestPlace"]
 
 _FORMAT = "zarr-dask manifest 1"
+_START = f'{{"format":"{_FORMAT}"'.encode()
+"""The first bytes of each manifest."""
 _NAME = "__manifest"
 _LONGEST = 1 << 20
 """Bytes of a line."""
@@ -52,6 +54,23 @@ class ManifestPlace:
     def url(self) -> str:
         """URL of the manifest, for messages."""
         return f"{self.store.url}/{self.key}"
+
+    def check_free(self) -> None:
+        """Refuse a location that a user has named, and where something else than a manifest lies.
+
+        Raises
+        ------
+        ManifestError
+            If it does: the manifest of a job takes the place of an earlier one.
+        """
+        if self.beside:
+            return
+        found = bytes(get_start(self.store, self.key, len(_START)) or b"")
+        if not _START.startswith(found) and not found.startswith(_START):
+            raise ManifestError(
+                f"manifest={self.url!r} names a file that is no manifest; nothing was written. "
+                "Name another one, or remove it."
+            )
 
     @staticmethod
     def of_node(

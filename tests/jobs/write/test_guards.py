@@ -15,7 +15,7 @@ from fsspec.implementations.asyn_wrapper import AsyncFileSystemWrapper
 from fsspec.implementations.dirfs import DirFileSystem
 
 import zarr_dask as zd
-from zarr_dask.errors import SourceIsTargetError
+from zarr_dask.errors import ManifestError, SourceIsTargetError
 from zarr_dask.jobs.engine.find_sources import find_lazy_arrays
 from zarr_dask.stores import LocalStore, MemoryStore
 from zarr_dask.stores.backends.fsspec import FsspecStore
@@ -290,3 +290,17 @@ def test_files_that_are_read_are_not_removed(tmp_path, way):
     assert all(file.exists() for file in files)
     zd.to_zarr(values, tmp_path / "b")
     np.testing.assert_array_equal(zd.open_array(tmp_path / "b")[...], values.compute())
+
+
+def test_a_manifest_takes_the_place_of_no_other_file(tmp_path):
+    table = tmp_path / "table.csv"
+    table.write_text("x,y\n1,2\n")
+    with pytest.raises(ManifestError, match=r"table\.csv' names a file that is no manifest"):
+        zd.to_zarr(da.ones(8, chunks=4), tmp_path / "a", manifest=str(table))
+    assert table.read_text() == "x,y\n1,2\n"
+    assert not (tmp_path / "a").exists()
+    kept = tmp_path / "kept"
+    kept.touch()
+    for value in (1, 2):  # the manifest of an earlier job
+        zd.to_zarr(da.full(8, value, chunks=4), tmp_path / "a", mode="w", manifest=str(kept))
+    assert zd.verify(tmp_path / "a", manifest=str(kept)).ok

@@ -305,6 +305,7 @@ def plan_resume(
     if manifest is not None:
         _check_outside(target, manifest)
         check_file(manifest.store, manifest.key, "manifest=")
+        manifest.check_free()
     place = _place(target, options.journal, required=required)
     job = _job(values, target, region, creates=creates, grows=grows, resume=resume, swap=swap)
     job = replace(job, append_committed=grown)  # it may be killed once more before it ends
