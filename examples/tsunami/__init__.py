@@ -109,7 +109,7 @@ def run(
         The rechunk failed, or a value differs.
     """
     _require("matplotlib", "zarr")
-    from zarr_dask.jobs.engine import connect
+    from zarr_dask.jobs.engine.connect import connect
 
     say = _Narrator(_console(console))
     folder = _prepared(Path(output))

@@ -9,7 +9,7 @@ import zarr_dask as zd
 from tests.support.object_stores import s3_server
 from tests.support.xarray_kills import read, survives_kills
 from tests.support.xarray_roles import killed, steps
-from zarr_dask.errors import AppendConflictError, NodeNotFoundError, ResumeError
+from zarr_dask.errors import DatasetMismatchError, NodeNotFoundError, ResumeError
 
 pytestmark = pytest.mark.filterwarnings("ignore:Consolidated metadata is currently not part")
 
@@ -33,8 +33,6 @@ def test_killed_on_the_way_and_while_it_is_shown(options):
     for consolidated in (True, False):
         found = zd.open_dataset(place, consolidated=consolidated, **given)
         xr.testing.assert_identical(found.load(), steps(0, 6).load())
-    with pytest.raises(AppendConflictError):  # nobody can tell if that process lives
-        zd.write_dataset(steps(6, 9), place, append="time", **given)
     zd.write_dataset(steps(6, 10), place, **append)
     append["resume"] = True  # the graph is the same
     killed(place, 10, 12, shows=1, options=append)
@@ -44,6 +42,12 @@ def test_killed_on_the_way_and_while_it_is_shown(options):
     assert zd.write_dataset(steps(10, 12), place, **append).is_repeated
     zd.write_dataset(steps(12, 13), place, append="time", **given)
     assert read(place, options).identical(steps(0, 13).load())
+    append["resume"] = "last"
+    killed(place, 13, 16, dies_at=1, options=append)
+    zd.write_dataset(steps(13, 15), place, append="time", **given)  # that process has gone
+    with pytest.raises(DatasetMismatchError, match="are in s3://bucket/known already"):
+        zd.write_dataset(steps(13, 16), place, **append)
+    assert read(place, options).identical(steps(0, 15).load())
     assert zd.verify(place, **given).ok
 
 
