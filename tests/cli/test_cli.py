@@ -23,6 +23,7 @@ from rich.console import Console
 
 import zarr_dask as zd
 from tests.support.http_server import Files, serving
+from tests.support.settle import settled
 from tests.support.xarray_roles import steps
 from zarr_dask.cli import main
 from zarr_dask.cli.options import GridType
@@ -31,6 +32,7 @@ from zarr_dask.cli.signals import stop_requested
 from zarr_dask.errors import NodeNotFoundError
 from zarr_dask.jobs.engine.progress_bars import stage_bars
 from zarr_dask.jobs.rechunk.rechunk import Progress
+from zarr_dask.stores import open_store
 
 PROGRAM = Path(sys.executable).with_name("zarr-dask")
 SHAPE = (6, 20, 30)
@@ -65,6 +67,7 @@ def hierarchy(tmp_path):
 
 @pytest.fixture
 def maps(hierarchy):
+    settled(open_store(hierarchy), "ocean/temp/c/4/0/0")  # else absent maps are looked for again
     return f"{hierarchy}/ocean/temp"
 
 
