@@ -11,6 +11,7 @@ from itertools import count
 
 import dask
 import dask.array as da
+import fsspec
 import numpy as np
 import obstore.store
 import pytest
@@ -331,3 +332,26 @@ def test_what_is_missing_is_said_in_our_words_where_fsspec_serves(monkeypatch):
         monkeypatch.delenv(name, raising=False)
     with pytest.raises(StoreError, match=r"give storage_options=\{'account_name': .*\(adlfs: "):
         open_store("az://c/a")
+
+
+@pytest.mark.parametrize("name", ["x*", "x?", "x[ab]"])
+@pytest.mark.parametrize("how", ["node", "hierarchy", "rename"])
+def test_removals_take_no_name_for_a_pattern(name, how):
+    """File systems with folders of their own did, and removed what their `rm` found for it."""
+    root = f"memory://pattern-{how}"
+    removed, kept = (f"{root}/{name}", f"{root}/xa") if how == "hierarchy" else (root, root)
+    paths = ("", "") if how == "hierarchy" else (name, "xa")
+    for url, path in zip((removed, kept), paths, strict=True):
+        zd.create_group(url, path)
+        zd.create_array(url, f"{path}/y".lstrip("/"), data=[1, 2], overwrite=True)
+    if how == "rename":
+        zd.open_group(root, mode="r+").rename(name, "z")
+        assert zd.open_array(root, "z/y")[:].tolist() == [1, 2]
+    else:
+        zd.delete(removed, paths[0])
+    with pytest.raises(NodeNotFoundError):
+        zd.open(removed, paths[0])
+    assert zd.open_array(kept, f"{paths[1]}/y".lstrip("/"))[:].tolist() == [1, 2]
+    files = fsspec.filesystem("memory").find(f"{root.removeprefix('memory:/')}", withdirs=True)
+    assert not [one for one in files if f"/{name}" in one]
+    zd.delete(kept)

@@ -18,6 +18,7 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, 
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from glob import has_magic
 from http import HTTPStatus
 from typing import Any, ClassVar, TypeVar
 from urllib.parse import urlsplit
@@ -625,7 +626,7 @@ class FsspecStore(HoldsCredentials):
         if not has_no_folders(fs) and not self._is_web:
             folder = join(root, prefix.rstrip("/"))
             check_may_delete()
-            self._do("delete", prefix, lambda: fs.rm(folder, recursive=True))
+            self._do("delete", prefix, lambda: _remove_folder(fs, folder))
             return
         paths = [join(root, key) for key in self.list(prefix)]
         for some in in_order_of_removal(paths, _BATCH):
@@ -982,6 +983,20 @@ def _files_below(fs: Any, folder: str, *, detail: bool) -> Any:
         return of.sizes_below(folder) if detail else of.keys_below(folder)
     found = call_in_turn(fs, "find", folder, detail=detail)
     return [(path, entry["size"]) for path, entry in found.items()] if detail else found
+
+
+def _remove_folder(fs: Any, folder: str) -> None:
+    """Remove a folder, and no other one that its name would match if it were a pattern."""
+    if not has_magic(folder):
+        fs.rm(folder, recursive=True)
+        return
+    found = fs.find(folder, withdirs=True, detail=True)
+    for path in sorted({*found, folder}, reverse=True):
+        if path != folder and found[path]["type"] != "directory":
+            fs.rm_file(path)
+            continue
+        with suppress(FileNotFoundError):  # some folders go with their last file
+            fs.rmdir(path)
 
 
 def _read_parts(fs: Any, parts: Sequence[tuple[str, int, int | None]]) -> list[Any]:
