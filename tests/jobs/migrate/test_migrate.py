@@ -1122,6 +1122,25 @@ def test_a_hierarchy_that_is_migrated_already(old):
     assert old == before
 
 
+@pytest.mark.parametrize("shape", [(), (4,), (4, 4)], ids=str)
+@pytest.mark.parametrize("separator", [".", "/"])
+def test_stored_objects_that_have_their_keys_already_are_not_removed(separator, shape):
+    """Of one axis both layouts of v2 have the same keys, so each object was its own copy."""
+    store = {}
+    layout = {"name": "v2", "configuration": {"separator": separator}}
+    values = values_of("i4", shape)
+    chunks = (2,) * len(shape)
+    zd.create_array(store, "a", data=values, chunks=chunks, chunk_key_encoding=layout)
+    before = dict(store)
+    zd.migrate(store, data="rename", remove_old=True)
+    assert store == before
+    old = {}
+    zd.create_array(old, data=values, chunks=chunks, format="v2", chunk_key_encoding=layout)
+    zd.migrate(old, remove_old=True)
+    zd.migrate(old, data="rename", remove_old=True)
+    assert np.array_equal(zd.open_array(old)[...], values)
+
+
 def test_files_are_left_tidy(tmp_path):
     zd.create_array(
         tmp_path,

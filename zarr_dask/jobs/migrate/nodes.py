@@ -547,8 +547,11 @@ def _moves(
         laid_out = replace(before, chunk_key_encoding=keys)
         for key, told in listing(route.source, old_prefix):
             coords = laid_out.coords(key[len(old_prefix) :])
-            if coords is not None:
-                yield KeyMove(key, new_prefix + after.chunk_key_encoding.key(coords)), told
+            if coords is None:
+                continue
+            move = KeyMove(key, new_prefix + after.chunk_key_encoding.key(coords))
+            if not (route.in_place and move.old == move.new):  # as in two layouts with one axis
+                yield move, told
 
 
 def _old_layouts(
