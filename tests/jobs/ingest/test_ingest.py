@@ -776,6 +776,17 @@ def test_files_that_arrive_later_are_appended(tmp_path):
         zd.ingest(files, target, concat="time")
 
 
+@pytest.mark.parametrize("format", ["v2", "v3"])
+def test_a_root_has_consolidated_metadata_that_follow_appends(tmp_path, format):
+    files, target = write(tmp_path, [5, 3]), str(tmp_path / "out.zarr")
+    zd.ingest(files[:1], target, concat="time", format=format)
+    assert xr.open_zarr(target, consolidated=True).sizes["time"] == 5
+    zd.ingest(files, target, concat="time")
+    whole = xr.open_zarr(target, consolidated=True).load()
+    xr.testing.assert_identical(whole, xr.open_zarr(target, consolidated=False).load())
+    assert whole.sizes["time"] == 8
+
+
 @pytest.mark.parametrize("resume", [False, True])
 def test_an_append_that_died_between_two_lengths_is_ended(tmp_path, monkeypatch, resume):
     files, target = write(tmp_path, [5, 3, 4]), str(tmp_path / "out.zarr")
@@ -792,8 +803,9 @@ def test_an_append_that_died_between_two_lengths_is_ended(tmp_path, monkeypatch,
         patched.setattr(ArrayTarget, "show", show)
         with pytest.raises(OSError, match="no space left"):
             zd.ingest(files[:2], target, concat="time", resume=resume)
-    lengths = {array.shape[0] for _, array in zd.open_group(target).arrays() if array.ndim == 3}
-    assert lengths | {zd.open(f"{target}/time").shape[0]} == {5, 8}
+    assert {one.shape[0] for _, one in zd.open_group(target).arrays() if one.ndim == 3} == {5}
+    each = zd.open_group(target, read=zd.ReadOptions(consolidated=False))
+    assert {each[name].shape[0] for name in ("t", "p", "time")} == {5, 8}
     zd.ingest(files[:2], target, concat="time", resume=resume)
     check(files[:2], target)
     zd.ingest(files, target, concat="time", resume=resume, verify=True)

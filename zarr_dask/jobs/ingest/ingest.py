@@ -33,6 +33,7 @@ from zarr_dask.errors import (
     StoreError,
 )
 from zarr_dask.formats.base import ArrayMeta, Format
+from zarr_dask.formats.consolidated import has_consolidated
 from zarr_dask.formats.detect import format_named
 from zarr_dask.formats.missing_values import FILL_VALUE, carry_missing_value, missing_value
 from zarr_dask.grid.grid import Fixed, Grid
@@ -480,7 +481,11 @@ def plan_ingest(
         model=model,
         target_options=target_options,
     )
-    plan = replace(plan, overwrite=overwrite, max_mem=budget, besides=besides)
+    is_root = not plan.path and has_consolidated(plan.node_format)
+    consolidated = (plan.path,) if is_root else ()  # as a dataset that is written
+    plan = replace(
+        plan, overwrite=overwrite, max_mem=budget, besides=besides, consolidated=consolidated
+    )
     if append is not None:
         return replace(append, made_by=plan)
     names = tuple(one.url for one in combination.headers)
