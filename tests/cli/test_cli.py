@@ -389,6 +389,7 @@ def test_looking_loads_nothing_heavy(arguments, hierarchy):
         ("0=-1, 2=8", {0: -1, 2: 8}),
         ("a=b=4", {"a=b": 4}),
         ("auto", "auto"),
+        ("none", False),
         ("1.5 MiB", "1.5 MiB"),
     ],
 )

@@ -40,6 +40,7 @@ class GridType(click.ParamType[Any]):
     """Lengths by position (``512,32,32``), for all (``64``), or by name (``time=-1,lat=32``).
 
     A size (``10MB``) and a word for an automatic choice (``auto``) are passed on as they are.
+    ``none`` is False, as in Python: no shards, or one chunk.
     """
 
     name = "GRID"
@@ -54,6 +55,8 @@ class GridType(click.ParamType[Any]):
         text = value.strip()
         if text == self._word or _SIZE.fullmatch(text):
             return text
+        if text == "none":
+            return False
         if text[:1] + text[-1:] in {"()", "[]"}:  # as printed by info and plan
             text = text[1:-1].removesuffix(",")
         items = [item.strip() for item in text.split(",")]
@@ -334,8 +337,8 @@ _JOB_OPTIONS = [
     named_option(
         "--shards",
         type=GridType(),
-        help="Shard lengths, in the same forms: stored objects of several chunks. Without it, "
-        "every chunk is an object of its own.",
+        help="Shard lengths, in the same forms: stored objects of several chunks. none: every "
+        "chunk is an object of its own, as it is without this option where --chunks is given.",
     ),
     named_option(
         "--region",
