@@ -55,10 +55,20 @@ def test_what_is_no_dask_array(here, values, words):
     assert not list(here.iterdir())
 
 
+class Sparse(Foreign):
+    """A matrix as scipy's are, of which NumPy makes an array of one object."""
+
+    def __array__(self, *args, **kwargs):
+        found = np.empty((), object)
+        found[()] = self
+        return found
+
+
+@pytest.mark.parametrize("kind", [Foreign, Sparse])
 @pytest.mark.parametrize("window", [None, 2])
-def test_blocks_that_do_not_become_numpy_arrays(window):
-    x = da.ones(10, chunks=5).map_blocks(Foreign, meta=np.empty(0))
-    with pytest.raises(DataTypeError, match=r"Foreign.*map_blocks"):
+def test_blocks_that_do_not_become_numpy_arrays(window, kind):
+    x = da.ones(10, chunks=5).map_blocks(kind, meta=np.empty(0))
+    with pytest.raises(DataTypeError, match=rf"{kind.__name__}.*map_blocks"):
         zd.to_zarr(x, {}, window=window)
 
 

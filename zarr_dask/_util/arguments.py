@@ -195,10 +195,17 @@ def to_numpy(block: Any, what: str) -> np.ndarray:
             "dask.array.ma.filled)."
         )
     try:
-        return np.asarray(block)
+        found = np.asarray(block)
     except (TypeError, ValueError, RuntimeError) as error:
-        kind = f"{type(block).__module__.partition('.')[0]}.{type(block).__qualname__}"
-        raise DataTypeError(
-            f"{what} is of the kind {kind}, which does not become a NumPy array ({error}). Convert "
-            "it first, for instance by map_blocks with cupy.asnumpy or the todense of a sparse one."
-        ) from error
+        raise _unconverted(what, block, error) from error
+    if found.shape != getattr(block, "shape", found.shape):  # scipy's sparse ones
+        raise _unconverted(what, block, f"of shape {block.shape} it makes {found.shape}")
+    return found
+
+
+def _unconverted(what: str, block: Any, why: object) -> DataTypeError:
+    kind = f"{type(block).__module__.partition('.')[0]}.{type(block).__qualname__}"
+    return DataTypeError(
+        f"{what} is of the kind {kind}, which does not become a NumPy array ({why}). Convert it "
+        "first, for instance by map_blocks with cupy.asnumpy or the todense of a sparse one."
+    )
