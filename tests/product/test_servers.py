@@ -602,6 +602,19 @@ def test_wrong_answers_are_no_data(request, name, backend, monkeypatch):
         assert np.array_equal(read, VALUES[1:5, ::3])
 
 
+def test_a_service_that_mistakes_the_source_of_a_copy_copies_nothing(s3rver):
+    """s3rver takes what is quoted of `$HOME` for the name of another array, which is there too."""
+    source, target = (f"s3://bucket/{next(NUMBERS)}" for _ in range(2))
+    options = {"storage_options": s3rver.options}
+    values = {"$HOME": 1, "%24HOME": 2, "a&b=c": 3, "x": 4}
+    zd.create_group(source, **options)
+    for name, value in values.items():
+        zd.create_array(source, name, shape=(4,), chunks=2, dtype="i4", **options)[...] = value
+    zd.copy(source, target, target_options=s3rver.options, **options)
+    got = {name: set(zd.open(target, name, **options)[...].tolist()) for name in values}
+    assert got == {name: {value} for name, value in values.items()}
+
+
 @pytest.mark.parametrize("place", places(*MOTO), indirect=True)
 def test_a_value_that_others_have_put_is_not_replaced(place):
     store = open_store(*place)

@@ -82,6 +82,8 @@ _PART_RETRIES = 6  # of each part
 _ATTEMPTS = 3  # to read the end of a value that is replaced meanwhile
 _ABSENT_CODES = {"NoSuchKey", "BlobNotFound"}
 _LOST_CODES = {"ContainerNotFound", "NoSuchBucket"}
+_RESERVED = frozenset(";?:@&=+$,#")
+"""Characters that some services with the interface of S3 leave quoted in the source of a copy."""
 _S3 = {"s3", "s3a"}
 """Schemes of services that begin a listing after a given key, and may want tags without quotes."""
 _AWS = (".amazonaws.com", ".amazonaws.com.cn")
@@ -214,12 +216,22 @@ class ObstoreRequests(ConditionalGetMixin):
             Keys of the value, below that root and below the root of this store.
         nbytes
             Maximum bytes of the value.
+
+        Raises
+        ------
+        StoreError
+            If another service than S3 may take the quoted key for the key of another value.
         """
         check_key(old)
+        before = join(place_of(url).path, old)
+        if _RESERVED.intersection(before) and self._has_endpoint():
+            raise StoreError(
+                f"{join(url, old)} is not copied by its service: some services with the interface "
+                "of S3 mistake the key for another one. Read and write the value."
+            )
 
         def ask() -> bool | None:
             obs, client, at = self._at(key, sent=nbytes)
-            before = join(place_of(url).path, old)
 
             def copied() -> bool:
                 obs.copy(client, before, at)
