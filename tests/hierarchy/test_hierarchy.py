@@ -1,6 +1,7 @@
 """One hierarchy in every kind of store, and what lies at one path twice."""
 
 import json
+import os
 import shutil
 import uuid
 
@@ -10,7 +11,7 @@ import pytest
 
 import zarr_dask as zd
 from tests.support.http_server import Files, WithoutRanges, serving
-from zarr_dask.errors import ListingError, NodeExistsError
+from zarr_dask.errors import ListingError, NodeExistsError, ZarrDaskWarning
 from zarr_dask.stores import HookStore, LocalStore, MemoryStore, open_store
 
 VALUES = np.arange(60, dtype="<f4").reshape(6, 10)
@@ -231,3 +232,17 @@ def test_a_group_that_appears_while_it_is_made_for_a_node_below_is_kept(local, t
     assert met
     assert zd.open_group(inner, "g").attributes == {"title": "run 7"}
     assert zd.open_array(inner, "g/a").shape == (4,)
+
+
+def test_a_copy_warns_of_a_folder_that_no_key_names(tmp_path):
+    source, target = tmp_path / "s.zarr", tmp_path / "t.zarr"
+    zd.create_group(source)
+    for name in ("a", "b"):
+        zd.create_array(source, name, shape=2, dtype="i4")[...] = 7
+    try:
+        (source / "b").rename(os.fsdecode(f"{source}/".encode() + b"b\xff"))
+    except OSError:
+        pytest.skip("this file system keeps names in Unicode")
+    with pytest.warns(ZarrDaskWarning, match=r"s\.zarr holds 'b\\udcff', which is no name of a n"):
+        zd.copy(source, target)
+    assert [*zd.open_group(target)] == ["a"]

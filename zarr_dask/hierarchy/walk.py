@@ -26,7 +26,6 @@ from zarr_dask.errors import (
     MetadataError,
     MissingGroupWarning,
     NodeNotFoundError,
-    StoreKeyError,
     ValidationProblem,
 )
 from zarr_dask.formats.base import (
@@ -43,7 +42,7 @@ from zarr_dask.formats.base import (
 )
 from zarr_dask.formats.consolidated import Consolidated, with_consolidated
 from zarr_dask.formats.detect import FORMATS, FoundNode, find_node, format_named, formats_at
-from zarr_dask.stores.base import Range, Store, check_key, join
+from zarr_dask.stores.base import Range, Store, is_key, join
 from zarr_dask.stores.listing import ListingCache, has_cheap_recursive_listing
 from zarr_dask.stores.open import canonical_location, location_below
 
@@ -399,22 +398,27 @@ def _children(store: Store, groups: Sequence[str], node_format: NodeReader) -> l
         with ThreadPoolExecutor(min(len(groups), _LISTINGS_AT_ONCE)) as threads:
             found = list(threads.map(lambda group: node_format.child_names(store, group), groups))
     are_keys = isinstance(store, Consolidated)  # which holds valid keys only
-    pairs = zip(groups, found, strict=True)
     return [
         join(group, name)
-        for group, names in pairs
-        for name in dict.fromkeys(names)  # a service may list one twice
-        if are_keys or _is_key(name)
+        for group, names in zip(groups, found, strict=True)
+        for name in dict.fromkeys(  # a service may list one twice
+            names if are_keys else _keys_of(store, group, names)
+        )
     ]
 
 
-def _is_key(name: str) -> bool:
-    """True if the name is a valid key; a listing may hold names that are not valid Unicode."""
-    try:
-        check_key(name)
-    except StoreKeyError:
-        return False
-    return True
+def _keys_of(store: Store, group: str, names: Sequence[str]) -> list[str]:
+    """Return the names that are valid keys; warn of others, which may be those of nodes."""
+    keys = [name for name in names if is_key(name)]
+    if len(keys) < len(names):
+        others = [name for name in names if not is_key(name)]
+        warn(
+            f"{where(store, group)} holds {others[0]!r}, which is no name of a node (valid Unicode "
+            "without backslashes): it is left out with all below it"
+            + (f", as are {len(others) - 1} others. " if others[1:] else ". ")
+            + "Rename it with the tools of the store."
+        )
+    return keys
 
 
 def _read_parsed(
