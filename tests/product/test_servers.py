@@ -21,7 +21,13 @@ from tests.support.interop import ours, tensorstore_peer, zarr_python
 from tests.support.interop.cases import data, matrix
 from tests.support.interop.check import check
 from tests.support.interop.refusals import shared
-from zarr_dask.errors import ConditionalWriteError, ListingError, NodeNotFoundError, StoreError
+from zarr_dask.errors import (
+    ConditionalWriteError,
+    ListingError,
+    NodeNotFoundError,
+    StoreError,
+    StoreKeyError,
+)
 from zarr_dask.stores import Range, open_store
 from zarr_dask.stores.backends.fsspec import FsspecStore
 from zarr_dask.stores.backends.obstore import ObstoreStore
@@ -357,6 +363,17 @@ def test_azure_by_the_environment(azurite, backend, monkeypatch):
     store = open_store(f"az://bucket/{next(NUMBERS)}", {"backend": backend})
     store.set("a", [b"123"])
     assert as_bytes(store.get("a")) == b"123"
+
+
+def test_what_adlfs_would_write_and_fail_then_is_refused_before(azurite):
+    """It takes the first name below the container for a host, which may have no such brackets."""
+    root = f"run[{next(NUMBERS)}]"
+    options = {**azurite.options, "backend": "fsspec"}
+    with pytest.raises(StoreKeyError, match="brackets"):
+        zd.to_zarr(da.ones(4, chunks=2), f"az://bucket/{root}", storage_options=options)
+    assert [*open_store(f"az://bucket/{root}", options).list()] == []
+    zd.to_zarr(da.ones(4, chunks=2), f"az://bucket/a/{root}", storage_options=options)
+    assert zd.open(f"az://bucket/a/{root}", storage_options=options)[...].all()
 
 
 def test_a_public_container_over_http(azurite):

@@ -34,6 +34,7 @@ from zarr_dask.errors import (
     ZarrDaskError,
 )
 from zarr_dask.stores.backends import fsspec_s3
+from zarr_dask.stores.backends.fsspec_azure import check_may_put, is_azure
 from zarr_dask.stores.backends.fsspec_file_system import (
     RENEWAL,
     REQUEST_SECONDS,
@@ -496,8 +497,10 @@ class FsspecStore(HoldsCredentials):
 
     def set(self, key: str, buffers: Sequence[Buffer]) -> None:
         """See `zarr_dask.stores.base.Store.set`."""
-        fs, _ = self._writable(key)
+        fs, root = self._writable(key)
         check_key(key)
+        if is_azure(fs):
+            check_may_put(join(root, key))
         value = b"".join(buffers)
         timeout = upload_timeout(self.policy.timeout, len(value))
         # a server may never respond to "Expect: 100-continue"

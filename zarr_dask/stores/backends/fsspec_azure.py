@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from http import HTTPStatus
 from typing import Any
+from urllib.parse import urlsplit
 
+from zarr_dask.errors import StoreKeyError
 from zarr_dask.stores.backends.fsspec_s3 import Page, checked_part, checked_sizes
 from zarr_dask.stores.base import WHOLE, Range, TaggedBytes
 from zarr_dask.stores.error_mapping import statuses_of
 
-__all__ = ["TAG", "is_azure", "list_page", "put_if", "read_part"]
+__all__ = ["TAG", "check_may_put", "is_azure", "list_page", "put_if", "read_part"]
 
 TAG = "etag"
 """Name of a value's tag in its status."""
@@ -30,6 +32,28 @@ def is_azure(fs: Any) -> bool:
     return "abfs" in protocols and hasattr(
         getattr(fs, "service_client", None), "get_container_client"
     )
+
+
+def check_may_put(path: str) -> None:
+    """Raise if adlfs would put a value and end in an error then: it takes a name for a host.
+
+    Examples
+    --------
+    >>> check_may_put("container/run-1.zarr/c/0")
+    >>> check_may_put("container/run[1].zarr/c/0")
+    Traceback (most recent call last):
+    ...
+    zarr_dask.errors.StoreKeyError: adlfs cannot write 'run[1].zarr/c/0' ...
+    """
+    key = path.partition("/")[2]
+    try:
+        urlsplit(f"//{key}")
+    except ValueError as error:
+        raise StoreKeyError(
+            f"adlfs cannot write {key!r} in the container {path.partition('/')[0]!r}: it takes the "
+            f"first name for a host ({error}). Choose a name without brackets, or use obstore: "
+            "storage_options={'backend': 'obstore'}."
+        ) from error
 
 
 async def read_part(fs: Any, path: str, wanted: Range, tag: Hashable) -> TaggedBytes | None:
