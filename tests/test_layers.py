@@ -107,8 +107,9 @@ def import_statements(tree: ast.Module) -> list[tuple[ast.Import | ast.ImportFro
             when = "call"
         elif isinstance(node, ast.If) and getattr(node.test, "id", "") == "TYPE_CHECKING":
             when = "types"
-        for child in ast.iter_child_nodes(node):
-            visit(child, when)
+        for part in ("body", "orelse", "finalbody", "handlers", "cases"):
+            for child in getattr(node, part, ()):  # statements; expressions import nothing
+                visit(child, when)
 
     visit(tree, "load")
     return found
