@@ -104,6 +104,18 @@ def test_a_dataset_is_computed_from_itself(place, way):
         zd.write_dataset(zd.open_dataset(place, chunks={}) + 1, place, mode="w")
 
 
+def test_variables_may_be_made_of_each_other(place, way):
+    ds = zd.open_dataset(place, chunks={})
+    ds = ds.assign(n=ds["t"].sum(["lat", "lon"]), m=ds["t"] * 2, t=ds["t"] + ds["n"])
+    wanted = ds.load(scheduler="sync").copy()
+    ds = zd.open_dataset(place, chunks={})
+    new = ds.assign(n=ds["t"].sum(["lat", "lon"]), m=ds["t"] * 2, t=ds["t"] + ds["n"])
+    with pytest.raises(SourceIsTargetError):
+        zd.write_dataset(new, place, mode="w")
+    zd.write_dataset(new, place, mode="swap")
+    assert_only(place, wanted)
+
+
 def test_variables_that_are_not_in_the_new_one_go(place, way):
     zd.write_dataset(steps(2, 5).drop_vars("n"), place, mode="swap", format="v2")
     assert_only(place, steps(2, 5).drop_vars("n"))

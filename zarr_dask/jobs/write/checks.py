@@ -24,9 +24,11 @@ from zarr_dask.errors import (
 )
 from zarr_dask.formats.base import ChunkKeyEncoding
 from zarr_dask.grid.grid import Dimension, Region, cells_overlapping
+from zarr_dask.hierarchy.key_swap import KeySwap
 from zarr_dask.jobs.engine.find_sources import find_lazy_arrays, is_file, places_of_source
 from zarr_dask.jobs.engine.grid_arguments import clipped_slices
 from zarr_dask.jobs.engine.plan import format_region, pluralize
+from zarr_dask.journal.swap import AtomicReplace
 from zarr_dask.stores.base import Store
 from zarr_dask.stores.open import contains_or_equal
 from zarr_dask.stores.real_location import place_of_target
@@ -224,8 +226,8 @@ def check_not_read(
             raise SourceIsTargetError(
                 f"the dask array reads {read}, which would be written: values would be lost "
                 "before they are read. Write to another place, and replace the array by it "
-                "afterwards; mode='swap' does that for local files, and for arrays of format v3 in "
-                "object stores."
+                "afterwards; mode='swap' does that for local files, and for format v3 in object "
+                "stores."
             )
 
 
@@ -254,7 +256,10 @@ def check_disjoint_targets(plans: Sequence[PlannedWrite]) -> None:
         If one reads what another writes.
     """
     for one, other in permutations(plans, 2):
-        check_not_read(one.values, other.target.store, other.target.path)
+        target, swap = other.target, other.swap if other.deferred else None  # else it goes at once
+        keys = target.meta.chunk_key_encoding if isinstance(swap, KeySwap) else None
+        is_moved = isinstance(swap, AtomicReplace)
+        check_not_read(one.values, target.store, target.path, keys, moves=is_moved)
     for one, other in combinations(plans, 2):
         _check_pair(one, other)
 
