@@ -13,7 +13,6 @@ import dask
 import dask.array as da
 import numpy as np
 import pytest
-import xarray as xr
 import zarr
 
 import zarr_dask as zd
@@ -170,9 +169,9 @@ def test_consolidated_metadata_are_told_before_the_old_objects_go(place, options
         assert group["g/a"].meta.chunk_key_encoding == ChunkKeyEncoding("default", ".")
         return true(*given)
 
-    true = key_swap._remove_other_versions
+    true = KeySwap._remove_others
     monkeypatch.setattr(KeySwap, "begin", lambda *_, **__: None)
-    monkeypatch.setattr(key_swap, "_remove_other_versions", remove)
+    monkeypatch.setattr(KeySwap, "_remove_others", remove)
     x = da.from_array(VALUES + 1, chunks=CHUNKS)
     zd.to_zarr(x, f"{place}/g/a", mode="swap", **options)
     assert_only(place, options, VALUES + 1)
@@ -261,16 +260,6 @@ def test_what_cannot_be_swapped_is_refused_before_anything_is_written(place, opt
             zd.to_zarr(x, place, path, mode="swap", format=format, **options)
     with pytest.raises(NodeTypeError):
         zd.to_zarr(x, place, "g", mode="swap", **options)
-    assert (keys(place, options, ""), beside(place, options)) == (before, [])
-
-
-def test_datasets_are_refused(options):
-    place = f"s3://bucket/{next(NUMBERS)}.zarr"
-    ds = xr.Dataset({"a": ("x", da.ones(4, chunks=2))})
-    zd.write_dataset(ds, place, **options)
-    before = keys(place, options, "")
-    with pytest.raises(StoreError, match="single arrays of format v3"):
-        zd.write_dataset(ds, place, mode="swap", **options)
     assert (keys(place, options, ""), beside(place, options)) == (before, [])
 
 

@@ -115,7 +115,7 @@ def _survives_a_kill(place, what, moment, options, last, cluster, takes_worker):
         assert read(place, options, consolidated).identical(after)
     assert after["time"].to_index().is_unique
     assert zd.verify(place, storage_options=options).ok
-    if what == "swap all":
+    if what == "swap all" and options is None:
         assert not list(Path(place).parent.glob(f".{Path(place).name}.*"))
         assert not list(Path(f"{place}.zarr-dask").rglob("held"))
 
@@ -123,6 +123,8 @@ def _survives_a_kill(place, what, moment, options, last, cluster, takes_worker):
 def _look(place, what, options, before, after, was_new):
     """Look at the dataset; return True if it is what it is in the end, and remains so."""
     for consolidated in (True, False):
+        if what == "swap all" and options is not None and not consolidated:
+            continue  # documents of variables are put one after the other
         found = read(place, options, consolidated)
         if what == "region":
             assert is_half_way(found, before, after)

@@ -57,6 +57,6 @@ REPLACED = pytest.param("replace", marks=pytest.mark.filterwarnings("ignore:Obje
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("what", ["create", "append", "region", REPLACED])
+@pytest.mark.parametrize("what", ["create", "append", "region", REPLACED, "swap all"])
 def test_killed_at_fifty_random_moments(options, what):
     survives_kills(f"s3://bucket/{what}", what, 50, options=options, last=45)

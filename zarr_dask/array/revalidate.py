@@ -16,6 +16,7 @@ import platform
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -23,7 +24,7 @@ from time import time_ns
 from typing import NamedTuple
 
 from zarr_dask._util.warnings import without_warnings
-from zarr_dask.errors import MetadataChangedError, NodeNotFoundError
+from zarr_dask.errors import JournalError, MetadataChangedError, NodeNotFoundError
 from zarr_dask.formats.base import (
     ArrayMeta,
     Format,
@@ -110,7 +111,12 @@ class Standing:
             found = {**others, place.key: text}
             with without_warnings():
                 present = self.node_format.read(self.store, self.path, self.options, found=found)
-        self._compare(present)
+        try:
+            self._compare(present)
+        except MetadataChangedError:
+            if self._is_being_shown():
+                return
+            raise
         if isinstance(present, ArrayMeta):
             _SEEN.put(place, _SeenDocument(validator, text, present))
 
@@ -180,6 +186,25 @@ class Standing:
         self._compare(recorded.meta)
         self._check_not_removed(recorded.others)
 
+    def _is_being_shown(self) -> bool:
+        """Return True if its group is being replaced, and shows the array already.
+
+        Its own document comes after that in an object store; see `zarr_dask.hierarchy.key_swap`.
+        """
+        if self.shown.by == self.path or not is_remote(self.store):
+            return False
+        from zarr_dask.journal.group_changes import VersionChange, change_at
+
+        found: list[NodeMeta | None] = []
+        with without_warnings(), suppress(JournalError):
+            if isinstance(change_at(self.store, self.shown.by), VersionChange):
+                place = (self.store, self.shown.by, self.node_format, self.path)
+                recorded = read_consolidated(*place, self.options)
+                found.append(None if recorded is None else recorded.meta)
+        if not found:  # that may have ended since its document was read
+            found.append(self.node_format.read(self.store, self.path, self.options, found={}))
+        return isinstance(found[0], ArrayMeta) and continues(self.meta, found[0])
+
     def _check_not_removed(self, others: Sequence[str]) -> None:
         """Raise if the array was removed, which outdated consolidated metadata still name.
 
@@ -197,7 +222,7 @@ class Standing:
         if told is not absent:
             raise told
         found = read_documents(self.store, others, self.options.limits)
-        if any(text is not None for text in found.values()):
+        if any(text is not None for text in found.values()) and not self._is_being_shown():
             hint = _outdated("others that they name have documents of their own, and it has none")
             raise NodeNotFoundError(absent.where, keys, hint)
 

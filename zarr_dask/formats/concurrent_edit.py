@@ -43,9 +43,11 @@ from zarr_dask.stores.compare_and_swap import (
 __all__ = [
     "SeenNode",
     "change_attributes",
+    "change_node",
     "check_objects_read",
     "check_still_shown",
     "reload_metadata",
+    "say_the_same",
     "see_latest_node",
     "see_node_to_append",
     "with_attributes",
@@ -215,7 +217,7 @@ def _as_it_is(
     """The metadata with the attributes of what has just been read."""
     if present is None and _has_no_document(meta):
         return meta  # its document is created now
-    if not isinstance(present, type(meta)) or not _say_the_same(node_format, path, meta, present):
+    if not isinstance(present, type(meta)) or not say_the_same(node_format, path, meta, present):
         raise MetadataChangedError(
             f"{where(store, path)} is not the node any more that was opened here: its metadata "
             "have changed. Open it again."
@@ -223,8 +225,8 @@ def _as_it_is(
     return meta.with_attributes(present.attributes)
 
 
-def _say_the_same(node_format: Format, path: str, one: NodeMeta, other: NodeMeta) -> bool:
-    """True if the documents of two nodes differ in their attributes at most."""
+def say_the_same(node_format: Format, path: str, one: NodeMeta, other: NodeMeta) -> bool:
+    """Return True if the documents of two nodes differ in their attributes at most."""
     if isinstance(one, ArrayMeta) and isinstance(other, ArrayMeta):
         alike = one.grid == other.grid and one.dimension_names == other.dimension_names
         if alike and not (one.extra or other.extra) and one.is_stored_as(other):
@@ -344,6 +346,35 @@ def change_attributes(
         _with_names(store, path, node_format, after, options)
     if warns:
         warn_stale_consolidated(store, path, node_format)
+
+
+def change_node(
+    store: Store,
+    path: str,
+    node_format: Format,
+    change: Callable[[NodeMeta | None], NodeMeta],
+    options: ReadOptions,
+) -> None:
+    """Put what is made of a node as it is now, whatever it says; consolidated metadata stay.
+
+    Parameters
+    ----------
+    store, path, node_format, options
+        As for `write_changed_documents`.
+    change
+        Returns what the node is to be; may be called several times.
+
+    Raises
+    ------
+    ConditionalWriteError
+        If others have been faster again and again.
+    """
+
+    def changed(present: NodeMeta | None) -> tuple[NodeMeta, NodeMeta]:
+        after = change(present)
+        return after if present is None else present, after
+
+    _put_latest(store, path, node_format, changed, options)
 
 
 def _put_latest(

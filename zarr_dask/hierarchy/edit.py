@@ -73,6 +73,7 @@ from zarr_dask.journal import (
     jobs_creating,
     stopped_removal,
 )
+from zarr_dask.journal.group_changes import check_not_changing
 from zarr_dask.journal.location import check_no_link, is_bare
 from zarr_dask.journal.node_claims import has_claims, sweep_remote_claims
 from zarr_dask.stores.base import Buffer, Store, is_remote, join, list_sizes
@@ -596,7 +597,7 @@ def _reserve(prefetched: PrefetchedLocation, path: str, *, has_journals: bool) -
     around = frozenset(prefix for candidate in FORMATS for prefix in candidate.prefixes(path))
     if is_remote(store) and not found and all(is_empty(store, prefix) for prefix in around):
         return ReservedLocation(around, has_journals)
-    end_claims_below(store, path)
+    end_claims_below(store, path, ends_changes=True)
     return ReservedLocation(_remove_all(store, path, found), has_journals)
 
 
@@ -781,6 +782,7 @@ def rename_node(store: Store, old: str, new: str, opened: Callable[[], Opened]) 
     ):
         check_not_claimed(place, where(store, new))
         _check_still_there(store, old, found, claims)
+        check_not_changing(store, old)
         end_claims_below(store, old)
         for node_format in present:
             if leftovers is not None and not formats_at(store, new):

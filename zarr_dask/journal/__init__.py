@@ -12,6 +12,7 @@ to do. Writes, rechunkings and simulation output have the same journals.
 `claims`           claims to the end of an array, one appending job at a time
 `node_claims`      claims to the location of a new node, in remote stores
 `leases`           renewals of claims, by which other hosts see that a process is at work
+`group_changes`    records of what is left to do when a group has become visible in part
 `open_outputs`     outputs of simulations, which no other job may change
 `seen_folder`      folders of arrays, to notice that one was replaced
 `incomplete`       messages about a node that a job has not finished

@@ -47,6 +47,7 @@ from typing import Any, NamedTuple
 
 from zarr_dask._util.threads import parallel_for
 from zarr_dask.errors import (
+    AppendConflictError,
     JobReplacedError,
     JobRunningError,
     ListingError,
@@ -60,6 +61,7 @@ from zarr_dask.journal.claims import (
     holds_no_claims,
     renew_claim,
 )
+from zarr_dask.journal.group_changes import CHANGE
 from zarr_dask.journal.leases import LEASES, now_in_utc
 from zarr_dask.journal.location import CLAIM, JOB, JournalLocation, default_place
 from zarr_dask.journal.lock import HELD, LOOKS, wait_out
@@ -72,6 +74,7 @@ from zarr_dask.stores.wrapper import forkable
 __all__ = [
     "NodeClaim",
     "NodeClaims",
+    "claim_left",
     "claim_node",
     "claim_nodes",
     "claiming_nodes",
@@ -102,6 +105,8 @@ class NodeClaim:
     owner: Owner | None = field(default=None, compare=False)
     """This process, if it alone runs all of the job: an equal call of another one that goes on with
     the job has the same run id."""
+    spares_appends: bool = field(default=False, compare=False)
+    """True to take it over from no append whose process may be at work."""
     was_others: bool = field(default=False, compare=False)
     """True if another job has had it since the last that succeeded. A put of that job which was on
     its way for longer than this one has waited may land among its objects."""
@@ -131,6 +136,8 @@ class NodeClaim:
 
         Raises
         ------
+        AppendConflictError
+            If an append that is spared has it.
         JobReplacedError
             If a third job has taken the claim over while this one waited.
         JobRunningError
@@ -201,6 +208,9 @@ class NodeClaim:
                 continue  # it has just ended
             if has_taken_over:
                 raise self._replaced(found)
+            self._check_above()  # a job that has claimed a node above may have this one, too
+            if self.spares_appends:
+                _check_no_append(self.store, self.key, found, self.what)
             if tagged.set_if(self.key, [self.text()], tag):
                 has_taken_over = not self._has_stopped(found)
                 if has_taken_over and not (found and found.is_free):
@@ -300,7 +310,9 @@ def _without_token(owner: Owner) -> Owner:
     return replace(owner, token="", locked=False)
 
 
-def _new_claim(store: Store, path: str, token: str, job: str = "") -> NodeClaim | None:
+def _new_claim(
+    store: Store, path: str, token: str, job: str = "", *, spares_appends: bool = False
+) -> NodeClaim | None:
     """Return the claim that a job may make to a location; None where there are no claims."""
     if not is_remote(store) or forkable(store) is not None:
         return None
@@ -309,7 +321,7 @@ def _new_claim(store: Store, path: str, token: str, job: str = "") -> NodeClaim 
         return None
     owner = _without_token(Owner.here(locked=False)) if job else None
     key = f"{place.prefix}{CLAIM}{HELD}"
-    claim = NodeClaim(place.store, key, token, where(store, path), job, owner)
+    claim = NodeClaim(place.store, key, token, where(store, path), job, owner, spares_appends)
     return None if cas_store_or_none(claim.store, claim.key) is None else claim
 
 
@@ -319,7 +331,13 @@ def has_claims(store: Store, path: str) -> bool:
 
 
 def claim_node(
-    store: Store, path: str, token: str, *, takes_over: bool = True, job: str = ""
+    store: Store,
+    path: str,
+    token: str,
+    *,
+    takes_over: bool = True,
+    job: str = "",
+    spares_appends: bool = False,
 ) -> tuple[NodeClaim | None, bool]:
     """Claim the location of a new node; None where there is no claim.
 
@@ -333,6 +351,8 @@ def claim_node(
         False to leave the location to another job that has claimed it.
     job
         As `NodeClaim.job`.
+    spares_appends
+        True to leave it to an append whose process may be at work.
 
     Returns
     -------
@@ -341,13 +361,15 @@ def claim_node(
 
     Raises
     ------
+    AppendConflictError
+        If such an append has it.
     JobReplacedError
         If a later job has taken it over meanwhile.
     JobRunningError
         If a job has claimed a node above.
     """
     try:
-        claim = _new_claim(store, path, token, job)
+        claim = _new_claim(store, path, token, job, spares_appends=spares_appends)
         if claim is None:
             return None, False
         if takes_over:
@@ -411,6 +433,26 @@ def claim_nodes(store: Store, paths: Iterable[str], token: str, job: str = "") -
     return found
 
 
+def claim_left(store: Store, path: str) -> NodeClaim | None:
+    """Claim the location of a node unless a job has it that may be at work; None then.
+
+    Raises
+    ------
+    JobReplacedError
+        If a later job has taken it over meanwhile.
+    JobRunningError
+        If a job has claimed a node above.
+    """
+    claim = _new_claim(store, path, token_hex(16))
+    if claim is None or claim.take_if_free():
+        return claim
+    found = ClaimRecord.parsed(claim.store.get(claim.key))
+    if found is not None and not _is_dead(found):
+        return None
+    claim.take()
+    return claim
+
+
 @contextmanager
 def claiming_nodes(store: Store, *paths: str) -> Iterator[NodeClaims]:
     """Claim the locations of nodes for what a ``with`` statement does, where there are claims.
@@ -438,23 +480,46 @@ def releasing(claim: NodeClaim | NodeClaims) -> Iterator[None]:
     claim.release()
 
 
-def end_claims_below(store: Store, path: str) -> None:
+def end_claims_below(
+    store: Store, path: str, *, spares_appends: bool = False, ends_changes: bool = False
+) -> None:
     """Stop the jobs that make nodes below a location in a remote store, and wait until they have.
 
-    The caller has claimed the location, and is about to remove what is there.
+    The caller has claimed the location, and is about to remove what is there, or to put another
+    version in its place: then appends are not stopped (`spares_appends`). Records of changes of
+    groups there go, if these are removed (`ends_changes`).
+
+    Raises
+    ------
+    AppendConflictError
+        If an append that is spared may be at work.
     """
     place = default_place(store, path) if is_remote(store) else None
     if place is None:
         return
     name, own = f"/{CLAIM}{HELD}", f"{place.prefix}{CLAIM}{HELD}"
     try:
-        keys = [key for key in place.store.list(place.prefix) if key.endswith(name) and key != own]
+        listed = list(place.store.list(place.prefix))
     except ListingError:
         return  # nor can what lies below be removed
-    found = _records(place.store, keys).values()
-    parallel_for(place.store.delete, keys, None)
-    if any(one is not None and one.makes and not one.is_free for one in found):
+    keys = [key for key in listed if key.endswith(name) and key != own]
+    found = _records(place.store, keys)
+    for key, one in found.items() if spares_appends else ():
+        _check_no_append(place.store, key, one, where(store, path))
+    changes = [key for key in listed if ends_changes and key.endswith(CHANGE)]
+    parallel_for(place.store.delete, [*keys, *changes], None)
+    if any(one is not None and one.makes and not one.is_free for one in found.values()):
         wait_out()
+
+
+def _check_no_append(store: Store, key: str, found: ClaimRecord | None, what: str) -> None:
+    """Raise if a claim is of an append whose process may be at work."""
+    if found is not None and not (found.makes or found.is_free or found.has_died):
+        raise AppendConflictError(
+            f"an append to {what} is under way ({found}); nothing was written. Wait until it has "
+            "ended. If its process has died, repeat its call with the same resume=, or remove "
+            f"{store.url}/{key}."
+        )
 
 
 # --- claims of dead jobs --------------------------------------------------------------------------

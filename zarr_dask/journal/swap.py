@@ -369,7 +369,7 @@ def plan_swap(store: Store, path: str, *formats: Format) -> AtomicReplace:
     if not isinstance(store, FileStore):
         raise StoreError(
             f"{where(store, path)} cannot be replaced at once: mode='swap' renames folders of "
-            "local files, and in object stores replaces single arrays of format v3. Write to "
+            "local files, and in object stores replaces what is of format v3. Write to "
             "another place, and let readers open that one afterwards."
         )
     if any(node_format.prefixes(path) != (prefix_of(path),) for node_format in formats):

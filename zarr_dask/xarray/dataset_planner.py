@@ -30,6 +30,7 @@ from zarr_dask.formats.detect import (
 from zarr_dask.grid.grid import Shape
 from zarr_dask.hierarchy.edit import check_can_create
 from zarr_dask.hierarchy.group import Group
+from zarr_dask.hierarchy.key_swap import KeySwap, Swap, check_shown_whole, plan_group_swap
 from zarr_dask.hierarchy.locate import (
     PrefetchedLocation,
     find_free_location,
@@ -187,10 +188,20 @@ class Planner:
         return self._found(self.path)
 
     @cached_property
-    def swap(self) -> AtomicReplace | None:
+    def swap(self) -> Swap | None:
         """Return the swap that replaces the group at once; None if there is no group yet."""
         if self.call.mode != "swap":
             return None
+        if is_remote(self.store):
+            if self._outermost is None:
+                return None
+            if self.call.consolidated is False:
+                raise ValueError(
+                    "consolidated=False was given: in object stores mode='swap' shows a dataset by "
+                    "its consolidated metadata; leave it out."
+                )
+            node_format = format_for_new(self._asked, self.around, self.path)
+            return plan_group_swap(self._outermost.group, node_format)
         present, formats = self._outermost, [format_for_new(self._asked, self.around, self.path)]
         if present is not None:
             formats.append(present.group.node_format)
@@ -261,6 +272,8 @@ class Planner:
     ) -> None:
         call = self.call
         present = None if call.mode in {"w", "w-", "swap"} else self._present(path)
+        if present is not None:
+            check_shown_whole(present.group, present.arrays.values())
         if present is not None and call.region is not None:
             for piece in region_pieces(dataset, call.region, present, call.casting):
                 work.writes.append(self._write_piece(path, piece, present))
@@ -342,6 +355,8 @@ class Planner:
         if call.bare and variable.chunks is not None:
             at = join(path, name)
             array = new_array(variable.data, self.store, at, spec, keywords, node_format.name)
+            if isinstance(self.swap, KeySwap):
+                array = self.swap.new_version(array, named=False)
             work.bare.append(array)
             return
         at = join(path, name)
@@ -403,8 +418,12 @@ class Planner:
     def _planned(self, work: Work, node_format: Format) -> DatasetPlan:
         call, start = self.call, len(self.path) + 1 if self.path else 0
         if call.mode in {"w", "swap"}:
-            for one in work.writes:
-                check_not_read(one.blocks, self.store, self.path, moves=self.swap is not None)
+            is_moved = isinstance(self.swap, AtomicReplace)
+            for one in () if isinstance(self.swap, KeySwap) else work.writes:
+                check_not_read(one.blocks, self.store, self.path, moves=is_moved)
+        if isinstance(self.swap, KeySwap):
+            arrays = [*(one.path for one in work.writes), *(one.path for one in work.bare)]
+            self.swap.check_kinds(arrays, [one.path for one in work.groups])
         is_root = not self.path and self._outermost is not None
         has_root = is_root or bool(formats_at(self._asked, ""))
         # a call that is resumed makes the root again that the one before may have made

@@ -34,7 +34,8 @@ from zarr_dask.jobs.write.plan import Partial
 from zarr_dask.jobs.write.submit import WriteProgress
 from zarr_dask.jobs.write.zarr_python_kwargs import target_of
 from zarr_dask.journal import OnConflict, claimed
-from zarr_dask.stores.base import Store, join
+from zarr_dask.journal.group_changes import changing_below
+from zarr_dask.stores.base import Store, is_remote, join
 from zarr_dask.stores.open import Location
 from zarr_dask.stores.patience import in_job
 from zarr_dask.xarray.call import Call
@@ -95,9 +96,10 @@ def plan_dataset(
     mode
         ``"w"`` replaces the group with all below it, ``"w-"`` makes it only if nothing is there.
         ``"a"`` adds variables and writes over those that are there, ``"r+"`` only the latter;
-        ``"a-"``, with `append`, leaves others alone. ``"swap"`` replaces a group in local files in
-        one step when the new one is whole, which may be computed from the old one. The default is
-        ``"a"`` for an append, ``"r+"`` for a region, else ``"w-"``.
+        ``"a-"``, with `append`, leaves others alone. ``"swap"`` replaces a group in one step
+        when the new one is whole, which may be computed from the old one; in object stores one of
+        format v3 with consolidated metadata. The default is ``"a"`` for an append, ``"r+"`` for a
+        region, else ``"w-"``.
     append, append_dim
         A dimension along which all variables that have it grow; the second is xarray's word.
     region
@@ -194,7 +196,7 @@ def plan_dataset(
     nodes = _nodes(dataset, inherits=write_inherited_coords)
     for unfinished in _unfinished(store, path, call, nodes):
         raise ResumeError(
-            f"an append to {where(store, unfinished)} died while it made its values visible. "
+            f"a job that changed {where(store, unfinished)} died while it made that visible. "
             "zarr_dask.write_dataset with the same arguments does what is left of it first."
         )
     return Planner(store, path, _told(call, nodes)).plan(nodes)
@@ -316,10 +318,7 @@ def write_dataset(
     store, path = _place(url, group, storage_options, call)
     nodes = _nodes(dataset, inherits=write_inherited_coords)
     call = _told(call, nodes)
-    for unfinished in _unfinished(store, path, call, nodes):
-        node_format = _format_at(store, unfinished)
-        if node_format is not None:
-            finish_commit(store, unfinished, node_format, on_conflict, call.job)
+    _finish(store, path, call, nodes)
     if not compute:
         return _later(Planner(store, path, call), nodes)
     if call.append is None or on_conflict == "error":
@@ -402,7 +401,9 @@ def create_dataset(
     )
     _check_dataset(template)
     store, path = _place(url, group, storage_options, call)
-    Planner(store, path, call).plan(_nodes(template)).run()
+    nodes = _nodes(template)
+    _finish(store, path, call, nodes)
+    Planner(store, path, call).plan(nodes).run()
     return open_group(store, path, "r+")
 
 
@@ -493,14 +494,25 @@ def _format_at(store: Store, path: str) -> Format | None:
 
 
 def _unfinished(store: Store, path: str, call: Call, nodes: Iterable[str]) -> list[str]:
-    """Return groups to append to, or to swap, where an append died while it became visible.
+    """Return groups to append to, or to swap, where a job died while it became visible.
 
     Its record would count for the group that takes the place.
     """
+    if call.mode == "swap" and is_remote(store):
+        return changing_below(store, path)
     if call.append is None and call.mode != "swap":
         return []
     paths = (join(path, below) for below in nodes)
     return [one for one in paths if has_unfinished_commit(store, one)]
+
+
+def _finish(store: Store, path: str, call: Call, nodes: Iterable[str]) -> None:
+    """Do what such jobs have left."""
+    for unfinished in _unfinished(store, path, call, nodes):
+        node_format = _format_at(store, unfinished)
+        if node_format is not None:
+            given = (store, unfinished, node_format, call.on_conflict, call.job)
+            finish_commit(*given, takes_over=call.mode == "swap")
 
 
 def _nodes(dataset: Any, *, inherits: bool = False) -> dict[str, xr.Dataset]:

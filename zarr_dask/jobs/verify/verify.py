@@ -61,6 +61,7 @@ from zarr_dask.jobs.verify.scan import (
     ScanResult,
     State,
 )
+from zarr_dask.jobs.write.commit import finish_left_swap
 from zarr_dask.journal import (
     output_of,
 )
@@ -177,7 +178,10 @@ def verify(
                 raise
             report = job.report()
         else:
-            job.journal = journal
+            ended = job.end_swaps() if sweep else 0
+            if ended:  # the arrays are others
+                job = _VerificationState.of(url, path, deep, storage_options, read)
+            job.journal, job.swept = journal, ended
             report = _verified(job, manifest, client, sweep=sweep)
     return replace(report, traffic=measured.traffic)
 
@@ -571,6 +575,13 @@ class _VerificationState:
                 how += " removes it"
             reason = f"a job of kind {job.kind!r}, begun {job.begun}, {how}"
             self.add(Finding("journal", path, journal.prefix, reason=reason))
+
+    def end_swaps(self) -> int:
+        """Do what is left of swaps of groups in an object store; return the number of them."""
+        found = (
+            (without_consolidated(one.store), one.path, one.node_format) for one in self.groups
+        )
+        return sum(finish_left_swap(*one) for one in found)
 
     def sweep_leftovers(self) -> bool:
         """Remove leftovers of jobs and writers; return True if there are or were any."""

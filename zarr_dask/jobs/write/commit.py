@@ -16,19 +16,28 @@ between, the next append to the group does what is left (`finish_commit`).
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from secrets import token_hex
 from typing import Any
 
+from zarr_dask._util.threads import map_waiting
 from zarr_dask.array.array import Array
 from zarr_dask.array.resize import resize_grid
-from zarr_dask.errors import JournalError, MetadataChangedError, NodeNotFoundError, StoreError
+from zarr_dask.errors import (
+    AppendConflictError,
+    JobRunningError,
+    JournalError,
+    MetadataChangedError,
+    NodeNotFoundError,
+    StoreError,
+)
 from zarr_dask.formats.base import (
     ArrayMeta,
     Format,
     GroupMeta,
+    NodeMeta,
     ReadOptions,
     ancestors,
     dump_json,
@@ -54,20 +63,28 @@ from zarr_dask.hierarchy.edit import (
     remove_leftovers,
     write_documents,
 )
+from zarr_dask.hierarchy.key_swap import KeySwap, Swap
 from zarr_dask.hierarchy.locate import is_still_free
+from zarr_dask.jobs.write.append_state import has_released
 from zarr_dask.jobs.write.target import ArrayTarget
 from zarr_dask.journal import (
     Journal,
     NodeClaim,
+    NodeClaims,
     OnConflict,
     claim_node,
     claimed,
     claiming_nodes,
     default_place,
-    remove_empty_folders,
+    end_claims_below,
+    releasing,
 )
+from zarr_dask.journal.group_changes import LengthChange, VersionChange, change_at
+from zarr_dask.journal.node_claims import claim_left
 from zarr_dask.journal.swap import AtomicReplace
-from zarr_dask.stores.base import Store, join
+from zarr_dask.stores.base import Store, is_remote, join
+from zarr_dask.stores.fenced_deletes import fenced_deletes
+from zarr_dask.stores.wrappers.base import is_read_only
 from zarr_dask.stores.wrappers.confirmed import confirmed_if
 
 __all__ = [
@@ -76,13 +93,10 @@ __all__ = [
     "GroupShown",
     "finish_claimed_commit",
     "finish_commit",
+    "finish_left_swap",
     "growing_lengths",
     "has_unfinished_commit",
 ]
-
-_FORMAT = "zarr-dask commit 1"
-_NAME = "__append/commit.json"
-_LARGEST = 1 << 63
 
 
 @dataclass(frozen=True)
@@ -122,8 +136,11 @@ class GroupCommit:
     """Arrays that become longer without a write of their own."""
     overwrite: bool = False
     """True to remove what is at `path` before anything is written."""
-    swap: AtomicReplace | None = None
+    swap: Swap | None = None
     """Swap that puts the group in place of another one at the end."""
+    claims: tuple[NodeClaim, ...] = ()
+    """The claims to the group, and to its arrays of which another version is written, in a remote
+    store."""
     appends: bool = False
     """True to keep other appends to the group away."""
     job: str = ""
@@ -142,7 +159,7 @@ class GroupCommit:
         AppendConflictError
             If another one is under way.
         """
-        if not self.appends and self.swap is None:
+        if not self.appends and not isinstance(self.swap, AtomicReplace):
             yield
             return
         with claimed(self.store, self.path, job=self.job):
@@ -161,7 +178,7 @@ class GroupCommit:
         held
             True if the ``with`` statement lasts as long as the job.
         """
-        if self.swap is None or self.swap.is_done:
+        if not isinstance(self.swap, AtomicReplace) or self.swap.is_done:
             yield
             return
         mark = self.swap.begin(held=held, journal=journal, resumed=resumed)
@@ -184,11 +201,42 @@ class GroupCommit:
         """
         if not self._takes_group:
             return None, True
-        claim, was_others = claim_node(self.store, self.path, run_id, job=job)
+        spares = isinstance(self.swap, KeySwap)
+        claim, was_others = claim_node(
+            self.store, self.path, run_id, job=job, spares_appends=spares
+        )
         if claim is None:
             return None, True
         place = (self.store, self.path, self.node_format)
         return claim, not was_others and (self.overwrite or is_still_free(*place))
+
+    def with_version(self, made: Collection[str], *, resumed: bool) -> GroupCommit:
+        """Return the end with claims to all arrays, if a version is put beside an old one.
+
+        What killed jobs have left there goes. Arrays are written to the paths that are `made`.
+        """
+        swap = self.swap
+        if not isinstance(swap, KeySwap) or not self.claims:
+            return self
+        end_claims_below(self.store, self.path, spares_appends=not swap.is_done)
+        if swap.is_done:
+            return self
+        found = [*self.claims]
+
+        def claim(path: str) -> None:
+            token = self.claims[0].token
+            one, _ = claim_node(self.store, path, token, spares_appends=True)
+            found.extend([] if one is None else [one])
+
+        try:
+            map_waiting(claim, swap.before)
+            finish_claimed_commit(self.store, self.path, self.node_format, self.claims[0])
+            paths = [*made, *(array.path for array in self.bare)]
+            swap.begin(self.claims[0], resumed=resumed, made=paths)
+        except BaseException:
+            NodeClaims(tuple(found[1:])).give_up(leaves_journal=False)
+            raise
+        return replace(self, claims=tuple(found))
 
     def make_room(self, *, resumed: bool, is_as_seen: bool = True) -> None:
         """Remove what is replaced, unless an earlier call of a resumed job has done so.
@@ -224,12 +272,18 @@ class GroupCommit:
         MetadataChangedError
             If an array that was to grow is another one by now.
         """
-        if self.swap is not None:
+        if isinstance(self.swap, KeySwap):
+            self._show_version(self.swap, targets)
+        elif self.swap is not None:
             if not self.swap.is_done:
                 self._of_folder(self.swap).show(targets)
             self.swap.end()
             self.consolidate(with_root=True)
-            return
+        else:
+            self._show_in_place(targets)
+
+    def _show_in_place(self, targets: Sequence[ArrayTarget]) -> None:
+        """Do so for what takes the place of no other group."""
         if self.derived is not None:
             self.derived.write()
         record = self._record(targets)
@@ -249,6 +303,72 @@ class GroupCommit:
             self.consolidate(with_root=bool(arrays))
         if record is not None:
             record.remove()
+
+    def _show_version(self, swap: KeySwap, targets: Sequence[ArrayTarget]) -> None:
+        """Make a new version of the group visible, whose objects lie beside those of the old one.
+
+        Its consolidated metadata are the instant. What is left then is recorded before.
+        """
+        place = default_place(self.store, self.path)
+        if swap.is_done or place is None or (targets and all(one.is_over() for one in targets)):
+            return
+        start = len(prefix_of(self.path))
+        arrays = [*(target.array for target in targets), *self.bare]
+        nodes = self._texts(arrays)
+        texts = {
+            path[start:]: b"".join(documents.values()).decode()  # of v3 there is one
+            for path, documents in nodes.items()
+            if path != self.path
+        }
+        gone = sorted({*swap.before, *(swap.groups or ())} - nodes.keys())
+        paths = [path[start:] for path in gone]
+        record = VersionChange(place.store, place.prefix, texts, paths)
+        found = self._consolidated_documents(self.path, arrays)
+        holder = self.node_format.read(self.store, self.path, ReadOptions(), found=found)
+        if holder is None:
+            raise TypeError(f"{self.node_format.name} has no consolidated metadata in a document.")
+        self._fence()
+        record.put()
+        swap.show(self._shown_in, holder, self._fence)
+        self._end_version(swap, holder, record)
+
+    def finish_version(self, record: VersionChange) -> None:
+        """Do what is left of a swap in an object store that died while it made a version visible.
+
+        The caller has claimed the group.
+        """
+        end_claims_below(self.store, self.path)
+        swap = KeySwap(self.store, self.path, self.node_format, {}, "", groups=())
+        if swap.is_shown(self._below(record.documents)):
+            self._end_version(swap, None, record)
+        else:
+            record.remove()
+
+    def _end_version(self, swap: KeySwap, shown: NodeMeta | None, record: VersionChange) -> None:
+        swap.show_below(self._shown_in, self._below(record.documents), self._fence)
+        with fenced_deletes(self._fence):
+            swap.end(shown, [join(self.path, path) for path in record.gone])
+            record.remove()
+
+    def is_half_shown(self) -> bool:
+        """True if a version may be shown in part: the claim that keeps others away stays then."""
+        if not isinstance(self.swap, KeySwap):
+            return False
+        with suppress(StoreError, JournalError):  # the first error is what matters
+            return has_unfinished_commit(self.store, self.path)
+        return True
+
+    def _below(self, documents: Mapping[str, str]) -> dict[str, bytes]:
+        """Return documents by path in the store."""
+        return {
+            normalise_path(join(self.path, path)): text.encode() for path, text in documents.items()
+        }
+
+    def _fence(self) -> None:
+        """Raise if a later job has the location of the group; nobody takes one below it."""
+        for claim in self.claims[:1]:
+            if not has_released(claim):
+                claim.fence()
 
     def _of_folder(self, swap: AtomicReplace) -> GroupCommit:
         """Return the changes in the folder of a group that replaces another one."""
@@ -277,7 +397,7 @@ class GroupCommit:
             return True
         return any(one.creates or one.before is not None or one.swap is not None for one in targets)
 
-    def _record(self, targets: Sequence[ArrayTarget]) -> _LengthChange | None:
+    def _record(self, targets: Sequence[ArrayTarget]) -> LengthChange | None:
         place = default_place(self.store, self.path)
         start = len(prefix_of(self.path))
         lengths = {
@@ -289,7 +409,7 @@ class GroupCommit:
             lengths[array.path[start:]] = (before.shape, array.shape)
         if place is None or not lengths or puts_metadata_first(self.store):
             return None
-        return _LengthChange(place.store, place.prefix, lengths)
+        return LengthChange(place.store, place.prefix, lengths)
 
     def _show_bare(self) -> None:
         """Make the arrays without values visible, and stop jobs that make one of them, too.
@@ -333,15 +453,25 @@ class GroupCommit:
         wanted = self.consolidated and has_consolidated(self.node_format)
         if group.path or not (wanted and arrays) or puts_metadata_first(self.store):
             return documents
-        texts = dict(documents)
-        for array in arrays:
-            texts |= array.node_format.documents(array.meta, array.path)
-        for other in self.groups:
-            if other.path:
-                texts |= self.node_format.documents(GroupMeta(other.attributes), other.path)
+        return {**documents, **self._consolidated_documents(group.path, arrays)}
+
+    def _consolidated_documents(self, path: str, arrays: Sequence[Array]) -> dict[str, bytes]:
+        """Return the consolidated metadata of the outermost group."""
+        texts: dict[str, bytes] = {}
+        for documents in self._texts(arrays).values():
+            texts |= documents
         parsed = {key: load_json(self.store, key, text) for key, text in texts.items()}
-        made = consolidated_documents(self.store, group.path, self.node_format, parsed)
-        return {**documents, **made}
+        return consolidated_documents(self.store, path, self.node_format, parsed)
+
+    def _texts(self, arrays: Sequence[Array]) -> dict[str, Mapping[str, bytes]]:
+        """Return the documents of new groups and arrays by path."""
+        found: dict[str, Mapping[str, bytes]] = {}
+        for group in self.groups:
+            meta = GroupMeta(group.attributes)
+            found[group.path] = self.node_format.documents(meta, group.path)
+        for array in arrays:
+            found[array.path] = array.node_format.documents(array.meta, array.path)
+        return found
 
     def consolidate(self, *, with_root: bool = False) -> None:
         """Write consolidated metadata anew, where there are some and where they are wanted.
@@ -380,86 +510,17 @@ def _add_attributes(
 # --- after the death of a process -----------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _LengthChange:
-    """Lengths that are being changed together."""
-
-    store: Store
-    """Store beside the hierarchy."""
-    prefix: str
-    lengths: Mapping[str, tuple[tuple[int, ...], tuple[int, ...]]]
-    """Shapes before and after, by path of the array below the group."""
-
-    @property
-    def _key(self) -> str:
-        return f"{self.prefix}{_NAME}"
-
-    def put(self) -> None:
-        document = {"format": _FORMAT, "arrays": self.lengths}
-        self.store.set(self._key, [json.dumps(document).encode()])
-
-    def remove(self) -> None:
-        self.store.delete(self._key)
-        remove_empty_folders(self.store, self._key.rpartition("/")[0] + "/")
-
-    @staticmethod
-    def at(store: Store, path: str) -> _LengthChange | None:
-        """Return the record of a group; None if there is none.
-
-        Raises
-        ------
-        JournalError
-            If something else is there.
-        """
-        place = default_place(store, path)
-        if place is None:
-            return None
-        try:
-            text = place.store.get(f"{place.prefix}{_NAME}")
-        except StoreError:
-            return None  # what lies beside may not be ours to read
-        if text is None:
-            return None
-        try:
-            document = json.loads(bytes(text))
-            arrays = document["arrays"]
-            if document["format"] != _FORMAT:
-                raise KeyError("format")  # noqa: TRY301
-            lengths = {name: _shapes(before, after) for name, (before, after) in arrays.items()}
-        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-            raise JournalError(
-                f"{place.url}{_NAME} is not what an append leaves there while it ends ({error}); "
-                "look at the lengths of the arrays, and remove it."
-            ) from error
-        return _LengthChange(place.store, place.prefix, lengths)
-
-
-def _shapes(before: Any, after: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the shapes of an array that becomes longer.
-
-    Raises
-    ------
-    ValueError, TypeError
-        If they are none.
-    """
-    if not all(type(n) is int for n in (*before, *after)):
-        raise ValueError(f"{before!r:.80} and {after!r:.80} are no shapes")
-    if not all(0 <= old <= new < _LARGEST for old, new in zip(before, after, strict=True)):
-        raise ValueError(f"{before!r:.80} does not grow to {after!r:.80}")
-    return tuple(before), tuple(after)
-
-
 def has_unfinished_commit(store: Store, path: str) -> bool:
-    """True if an append to a group died while it made its values visible."""
-    return _LengthChange.at(store, path) is not None
+    """True if an append to a group, or a swap of it, died while it became visible."""
+    return change_at(store, path) is not None
 
 
 def growing_lengths(
     store: Store, path: str
 ) -> Mapping[str, tuple[tuple[int, ...], tuple[int, ...]]]:
     """Return the shapes before and after of arrays whose lengths are being changed, by path."""
-    record = _LengthChange.at(store, path)
-    lengths = {} if record is None else record.lengths
+    record = change_at(store, path)
+    lengths = record.lengths if isinstance(record, LengthChange) else {}
     return {normalise_path(join(path, name)): pair for name, pair in lengths.items()}
 
 
@@ -469,8 +530,10 @@ def finish_commit(
     node_format: Format,
     on_conflict: OnConflict = "error",
     job: str = "",
+    *,
+    takes_over: bool = False,
 ) -> bool:
-    """Do what is left of an append that died while it made its values visible.
+    """Do what is left of an append, or a swap, that died while it became visible.
 
     Parameters
     ----------
@@ -480,11 +543,13 @@ def finish_commit(
         What to do while the append is under way.
     job
         See `GroupCommit.job`.
+    takes_over
+        True to go on with a swap in an object store whatever has become of its process.
 
     Returns
     -------
     bool
-        True if there was such an append.
+        True if there was such a job.
 
     Raises
     ------
@@ -493,23 +558,58 @@ def finish_commit(
     MetadataChangedError
         If an array has neither the length that the append found nor the one that it makes.
     """
-    if not has_unfinished_commit(store, path):
+    record = change_at(store, path)
+    if record is None:
         return False
+    if isinstance(record, VersionChange):
+        if takes_over:
+            claim, _ = claim_node(store, path, token_hex(16))
+        else:
+            claim = claim_left(store, path)
+        if claim is None:
+            raise AppendConflictError(
+                f"{where(store, path)} is being replaced by a job with mode='swap', or that was "
+                "killed at its end on another host; nothing was written. Wait until it has ended, "
+                "or repeat its call."
+            )
+        with releasing(claim):
+            return finish_claimed_commit(store, path, node_format, claim)
     with claimed(store, path, on_conflict, job):
         return finish_claimed_commit(store, path, node_format)
 
 
-def finish_claimed_commit(store: Store, path: str, node_format: Format) -> bool:
-    """As `finish_commit`, for a caller that has claimed the group.
+def finish_left_swap(store: Store, path: str, node_format: Format) -> bool:
+    """Do what is left of a swap of a group in an object store whose process is known to be dead.
+
+    Returns True if there was one.
+    """
+    if is_read_only(store):
+        store = store.store
+    if not is_remote(store) or not isinstance(change_at(store, path), VersionChange):
+        return False
+    with suppress(AppendConflictError, JobRunningError):
+        return finish_commit(store, path, node_format)
+    return False
+
+
+def finish_claimed_commit(
+    store: Store, path: str, node_format: Format, claim: NodeClaim | None = None
+) -> bool:
+    """As `finish_commit`, for a caller that has claimed the group, by a `claim` to its location.
 
     Raises
     ------
     MetadataChangedError
         As `finish_commit`.
     """
-    record = _LengthChange.at(store, path)
+    record = change_at(store, path)
     if record is None:
         return False
+    if isinstance(record, VersionChange):
+        claims = () if claim is None else (claim,)
+        end = GroupCommit(store=store, path=path, node_format=node_format, claims=claims)
+        end.finish_version(record)
+        return True
     for name, (before, after) in record.lengths.items():
         _grow(store, normalise_path(join(path, name)), before, after)
     GroupCommit(store=store, path=path, node_format=node_format, appends=True).consolidate()

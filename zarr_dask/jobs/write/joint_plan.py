@@ -29,7 +29,7 @@ from zarr_dask.jobs.write.running import (
 from zarr_dask.jobs.write.start import start_write
 from zarr_dask.jobs.write.submit import WriteProgress
 from zarr_dask.jobs.write.target import WriteReport
-from zarr_dask.journal import Journal, NodeClaim, new_journal
+from zarr_dask.journal import Journal, NodeClaims, new_journal
 from zarr_dask.stores.fenced_deletes import fenced_deletes
 from zarr_dask.stores.patience import in_job
 
@@ -125,9 +125,9 @@ class JointWritePlan(Priced, InWords):
         if self.commit is None:
             begun = [start_write(plan, topic, ends=False, held=False) for plan in self.plans]
             return join_writes([one.write for one in begun], make_finalizer(begun))
-        with self._in_place(self.commit, held=False) as (plans, group):
+        with self._in_place(self.commit, held=False) as (plans, commit):
             begun = [start_write(plan, topic, ends=False, held=False) for plan in plans]
-            finalizer = make_finalizer(begun, self.commit, group)
+            finalizer = make_finalizer(begun, commit, commit.claims)
             return join_writes([one.write for one in begun], finalizer)
 
     @in_job()
@@ -165,18 +165,19 @@ class JointWritePlan(Priced, InWords):
         """Run the plan while no other process works on the same job."""
         if self.commit is None:
             return run_plans(self.plans, client, progress, window)
-        with self.commit.claimed(), self._in_place(self.commit, held=True) as (plans, group):
-            return run_plans(plans, client, progress, window, self.commit, group)
+        with self.commit.claimed(), self._in_place(self.commit, held=True) as (plans, commit):
+            return run_plans(plans, client, progress, window, commit, commit.claims)
 
     @contextmanager
     def _in_place(
         self, commit: GroupCommit, *, held: bool
-    ) -> Iterator[tuple[Sequence[WritePlan], NodeClaim | None]]:
-        """Make room for the arrays of a group; yield their plans, and the claim to a new group."""
+    ) -> Iterator[tuple[Sequence[WritePlan], GroupCommit]]:
+        """Make room for the arrays of a group; yield their plans, and the end with its claim."""
         resumed = (plan.resume.resumed for plan in self.plans)
         run_id = next((found[0].run_id for found in resumed if found is not None), token_hex(16))
         same = self.plans[0].resume.same_job if self.plans and held else ""
         group, is_as_seen = commit.claim_group(run_id, same)
+        commit = replace(commit, claims=() if group is None else (group,))
         plans = self.plans
         if group is not None:
             plans = tuple(replace(plan, group_claim=group) for plan in plans)
@@ -185,18 +186,21 @@ class JointWritePlan(Priced, InWords):
         try:
             with fenced_deletes(None if group is None else group.fence):
                 commit.make_room(resumed=self.is_resumed, is_as_seen=is_as_seen)
+                made = [plan.target.path for plan in plans]
+                commit = commit.with_version(made, resumed=self.is_resumed)
             gone = [(commit.store, commit.path)] if commit.overwrite else []
             if commit.swap is not None:  # else folders of such jobs would still be theirs
                 for plan in plans:
                     plan.resume.remove_replaced()
             swapping = commit.beside(self._first_journal, resumed=self.is_resumed, held=held)
             with noting_removal(() if self.is_resumed else gone, plans), swapping:
-                yield plans, group
+                yield plans, commit
         except BaseException:
-            if group is not None:
+            if group is not None and not commit.is_half_shown():
                 resumes = any(plan.resume.options.resume for plan in self.plans)
                 tasks_run = find_workers(None).client is not None
-                group.give_up(leaves_journal=resumes, tasks_run=tasks_run)
+                claims = NodeClaims(commit.claims)
+                claims.give_up(leaves_journal=resumes, tasks_run=tasks_run)
             raise
 
     @property

@@ -29,7 +29,6 @@ from zarr_dask.jobs.write.plot import WritePanel, plot_writes
 from zarr_dask.jobs.write.regroup import Regrouping, WrittenBlocks, ways, written_blocks
 from zarr_dask.jobs.write.staging import StagingArray, StagingFolder
 from zarr_dask.journal import NodeClaim
-from zarr_dask.journal.swap import AtomicReplace
 
 if TYPE_CHECKING:
     import dask.array as da
@@ -107,7 +106,7 @@ class PlannedWrite(Priced, InWords):
         """Return the plan to be run now, without repeating the requests made while planning."""
         return replace(self, reuse_prefetched_place=True)
 
-    def within(self, swap: AtomicReplace) -> Self:
+    def within(self, swap: Swap) -> Self:
         """Return the plan of an array of a group that replaces another one.
 
         All arrays of the group go on in the folder that the first one has begun in.

@@ -19,13 +19,13 @@ from zarr_dask.grid.grid import Shape
 from zarr_dask.hierarchy.create_node import create_array
 from zarr_dask.hierarchy.edit import REPLACE
 from zarr_dask.hierarchy.group import Group
+from zarr_dask.hierarchy.key_swap import Swap
 from zarr_dask.hierarchy.locate import PrefetchedLocation
 from zarr_dask.jobs.engine.resume import Resume, ResumeOptions
 from zarr_dask.jobs.write.plan import Partial
 from zarr_dask.jobs.write.submit import WriteProgress
 from zarr_dask.jobs.write.zarr_python_kwargs import ZarrPythonOptions
 from zarr_dask.journal import OnConflict
-from zarr_dask.journal.swap import AtomicReplace
 from zarr_dask.stores.open import Location
 
 if TYPE_CHECKING:
@@ -200,7 +200,7 @@ class WriteRequest(WriteOptions):
     """Content of the location of a new array, if it is known already."""
     advice: str = REPLACE
     """Advice for the case that something is in the place of a new array, in words of the call."""
-    swap: AtomicReplace | None = None
+    swap: Swap | None = None
     """Swap that replaces a group, of which the array is one."""
     is_between: bool = False
     """True if the array is itself one between, into which blocks are written as they come."""

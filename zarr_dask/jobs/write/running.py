@@ -259,11 +259,11 @@ def _is_number(value: Any) -> bool:
 
 
 def make_finalizer(
-    begun: Iterable[StartedWrite], commit: Commit | None = None, group: NodeClaim | None = None
+    begun: Iterable[StartedWrite], commit: Commit | None = None, group: Sequence[NodeClaim] = ()
 ) -> Finalizer:
     """Return the end of the jobs of several arrays, to be called when all of them are written.
 
-    The caller may have claimed the location of the group that they become visible with.
+    The caller may have claimed the location of the `group` that they become visible with.
     """
     found = list(begun)
     journals = tuple(one.journal for one in found if one.journal is not None)
@@ -272,8 +272,8 @@ def make_finalizer(
         swaps.add(commit.swap)
     deferred = tuple(one.deferred for one in found if one.deferred is not None)
     staging_folders = tuple(one.staging for one in found if one.staging is not None)
-    nodes = {one.node.key: one.node for one in found if one.node is not None and group is None}
-    claims = tuple(nodes.values()) if group is None else (group,)
+    nodes = {one.node.key: one.node for one in found if one.node is not None}
+    claims = tuple(group or nodes.values())
     tokens = tuple(one.token for one in found)
     return Finalizer(journals, tuple(swaps), tokens, commit, deferred, staging_folders, claims)
 
@@ -314,7 +314,7 @@ def run_plans(
     progress: WriteProgress | None,
     window: int | None,
     commit: Commit | None = None,
-    group: NodeClaim | None = None,
+    group: Sequence[NodeClaim] = (),
 ) -> tuple[WriteReport, ...]:
     """Write one array or several, and end their jobs; `commit` and `group` as `make_finalizer`."""
     with counting_requests() as besides:
@@ -374,7 +374,7 @@ def _run(
     progress: WriteProgress | None,
     window: int | None,
     commit: Commit | None,
-    group: NodeClaim | None,
+    group: Sequence[NodeClaim],
 ) -> tuple[WriteReport, ...]:
     """Write one array or several, and end their jobs.
 

@@ -407,8 +407,9 @@ class _WriteStart:
         """
         plan, place = self.plan, self._place
         if isinstance(plan.swap, KeySwap):
-            warn_mixed_formats(*place)
-            plan.swap.begin(node, resumed=plan.resume.resumed is not None)
+            if not plan.deferred:  # else the group has begun
+                warn_mixed_formats(*place)
+                plan.swap.begin(node, resumed=plan.resume.resumed is not None)
         elif plan.swap is not None:
             if not plan.deferred:
                 self._warn_of_stale()
@@ -519,7 +520,7 @@ class _WriteStart:
             plan.casting,
             plan.uses_cas,
             records,
-            plan.swap,
+            None if isinstance(plan.swap, KeySwap) and plan.deferred else plan.swap,
             None if plan.swap is None else plan.target,
             self.token,
             counts=creates and is_elsewhere,

@@ -616,6 +616,10 @@ class ArrayTarget:
         if not self._is_over(job):
             self._show(job)
 
+    def is_over(self) -> bool:
+        """Return True if the job of a new array has ended; see `_is_over`."""
+        return self._is_over(self._open_job())
+
     def _is_over(self, job: JobRecord | None) -> bool:
         """Return True if the end of a job that makes an array runs again: it is visible then.
 
@@ -823,7 +827,7 @@ class Commit(Protocol):
     """The common end of several writes."""
 
     @property
-    def swap(self) -> AtomicReplace | None:
+    def swap(self) -> Swap | None:
         """Swap that puts a group of them in place of another one, if any."""
         ...
 

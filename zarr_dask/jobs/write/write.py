@@ -319,7 +319,7 @@ def plan_several(
     anew = bound(plan_several, arrays, awaiting) if is_resumable else None
     if commit is not None and commit.swap is not None:
         begun = (one.swap for one in plans if one.resume.resumed)
-        swap = next((one for one in begun if isinstance(one, AtomicReplace)), commit.swap)
+        swap = next((one for one in begun if one is not None), commit.swap)
         plans = [one.within(swap) for one in plans]
         commit = replace(commit, swap=swap)
     return JointWritePlan(tuple(_in_one_graph(_sharing_memory(plans))), commit, anew)
@@ -458,7 +458,9 @@ def _plan(arr: Any, request: WriteRequest) -> WritePlan:
     if not prefetched.free_beside:
         check_no_output(target.store, target.path)
     swap: Swap | None = request.swap
-    if request.mode == "swap":
+    if isinstance(swap, KeySwap):
+        target, swap = _in_group(target, request, swap)
+    elif request.mode == "swap":
         target, swap = _swap(target, request, prefetched)
     anyway = request.overwrite or request.mode == "w" or swap is not None
     replaces = request.creates and anyway  # where nothing is to be swapped, nothing is removed
@@ -611,8 +613,21 @@ def _key_swap(target: Array, present: Array, request: WriteRequest) -> tuple[Arr
     """Return the new version of an array in an object store, and its swap."""
     if has_shown_swap(present, request.journals):
         return shown_key_swap(target, present)
-    names = ("chunk_key_encoding", "dimension_separator")
-    return plan_key_swap(target, present, named=any(map(request.keywords.get, names)))
+    return plan_key_swap(target, present, named=_names_keys(request))
+
+
+def _in_group(target: Array, request: WriteRequest, swap: KeySwap) -> tuple[Array, KeySwap]:
+    """Return the new version of an array of a group in an object store, and the group's swap."""
+    old = swap.before.get(target.path)
+    if old is not None and target.node_format == swap.node_format:
+        is_done = has_shown_swap(replace(target, meta=old), request.journals)
+        swap = replace(swap, is_done=is_done)
+    return swap.new_version(target, named=_names_keys(request)), swap
+
+
+def _names_keys(request: WriteRequest) -> bool:
+    """Return True if the user has named the keys of stored objects."""
+    return any(map(request.keywords.get, ("chunk_key_encoding", "dimension_separator")))
 
 
 @overload
