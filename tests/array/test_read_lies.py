@@ -88,7 +88,7 @@ class LyingStore(StoreWrapper):
         if self.listing is None:
             return found
         below = {f"{name}zarr.json": name for name in found.prefixes}
-        told = self.listing([*below])
+        told = [key for key in self.listing([*below]) if key.startswith(prefix)]
         return Listing(self.listing(found.keys), [key.removesuffix("zarr.json") for key in told])
 
 
