@@ -1076,6 +1076,24 @@ def test_what_says_that_an_append_is_shown_was_tampered_with(tmp_path, pair):
             zd.write_dataset(steps(5, 9), place, append="time", resume=resume)
 
 
+@pytest.mark.parametrize("around", [False, True], ids=["itself", "the group around"])
+@pytest.mark.parametrize("mode", ["w", "a"])
+def test_what_replaces_a_group_grows_by_no_append_that_died_there(tmp_path, mode, around):
+    """The record that it was to become longer counted for the next arrays of these names."""
+    group = "g" if around else ""
+    zd.write_dataset(steps(0, 5), tmp_path / "a", group)
+    killed(tmp_path / "a" / group, 5, 9, shows=1, options={"append": "time"})
+    assert [*tmp_path.rglob("commit.json")]
+    if mode == "a":
+        zd.create_group(tmp_path / "a", overwrite=True)
+    elif around:
+        zd.write_dataset(xr.Dataset({"other": ("x", [1])}), tmp_path / "a", mode="w")
+    zd.write_dataset(steps(0, 5), tmp_path / "a", group, mode=mode)
+    assert not [*tmp_path.rglob("commit.json")]
+    zd.write_dataset(steps(5, 6), tmp_path / "a", group, append="time")
+    assert zd.open_dataset(tmp_path / "a", group=group).load().identical(steps(0, 6).load())
+
+
 def test_append_without_labels_killed_while_it_is_shown_is_resumed(tmp_path):
     place = tmp_path / "a"
     zd.write_dataset(steps(0, 5).drop_vars("time"), place)

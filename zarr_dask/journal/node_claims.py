@@ -487,14 +487,14 @@ def end_claims_below(
 
     The caller has claimed the location, and is about to remove what is there, or to put another
     version in its place: then appends are not stopped (`spares_appends`). Records of changes of
-    groups there go, if these are removed (`ends_changes`).
+    groups there go, in local files too, if these are removed (`ends_changes`).
 
     Raises
     ------
     AppendConflictError
         If an append that is spared may be at work.
     """
-    place = default_place(store, path) if is_remote(store) else None
+    place = default_place(store, path) if ends_changes or is_remote(store) else None
     if place is None:
         return
     name, own = f"/{CLAIM}{HELD}", f"{place.prefix}{CLAIM}{HELD}"
@@ -502,7 +502,7 @@ def end_claims_below(
         listed = list(place.store.list(place.prefix))
     except ListingError:
         return  # nor can what lies below be removed
-    keys = [key for key in listed if key.endswith(name) and key != own]
+    keys = [key for key in listed if key.endswith(name) and key != own and is_remote(store)]
     found = _records(place.store, keys)
     for key, one in found.items() if spares_appends else ():
         _check_no_append(place.store, key, one, where(store, path))
