@@ -24,6 +24,7 @@ from tests.support.unpickle import UNPICKLE
 from zarr_dask.errors import (
     LocationTypeError,
     ReadOnlyError,
+    StoreArgumentError,
     StoreError,
     StoreKeyError,
     ZarrDaskError,
@@ -798,3 +799,14 @@ def test_the_option_of_fsspec_that_makes_folders_is_taken_for_local_files(tmp_pa
 def test_mappings_of_something_else_are_no_stores(values, said):
     with pytest.raises(StoreError, match=said):
         zd.inventory(values)
+
+
+def test_a_relative_path_in_a_folder_that_has_gone_is_refused(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    os.chdir(gone)
+    gone.rmdir()
+    with pytest.raises(StoreArgumentError, match=r"'x\.zarr' is relative to the working directory"):
+        open_store("x.zarr")
+    assert isinstance(open_store(str(tmp_path)), LocalStore)

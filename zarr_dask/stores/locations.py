@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, MutableMapping
 from typing import Any, ClassVar
 from urllib.parse import unquote
 
-from zarr_dask.errors import StoreError
+from zarr_dask.errors import StoreArgumentError, StoreError
 from zarr_dask.stores.backends.memory import MemoryStore
 from zarr_dask.stores.option_mapping import SCHEMES
 
@@ -73,8 +73,20 @@ def parse_location(text: str) -> tuple[str, str]:
 
 
 def expand_path(path: str) -> str:
-    """Return an absolute local path, expanding "~" to the user's folder."""
-    root = os.path.abspath(os.path.expanduser(path))
+    """Return an absolute local path, expanding "~" to the user's folder.
+
+    Raises
+    ------
+    StoreArgumentError
+        If it is relative to a working directory that has been removed.
+    """
+    try:
+        root = os.path.abspath(os.path.expanduser(path))
+    except FileNotFoundError as error:
+        raise StoreArgumentError(
+            f"{path!r} is relative to the working directory, which has been removed. Pass an "
+            "absolute path, or change to a directory that exists."
+        ) from error
     return root if root == "/" else root.rstrip("/")
 
 
