@@ -246,3 +246,25 @@ def test_a_copy_warns_of_a_folder_that_no_key_names(tmp_path):
     with pytest.warns(ZarrDaskWarning, match=r"s\.zarr holds 'b\\udcff', which is no name of a n"):
         zd.copy(source, target)
     assert [*zd.open_group(target)] == ["a"]
+
+
+@pytest.mark.parametrize("old", [(), (4,), (4, 4), (4, 4, 4)], ids=len)
+@pytest.mark.parametrize("new", [(), (6,), (6, 6)], ids=len)
+@pytest.mark.parametrize("format", ["v2", "v3"])
+def test_objects_of_an_array_whose_removal_was_stopped_are_in_no_ones_way(
+    tmp_path, format, old, new
+):
+    """Its files stood where another number of dimensions needs folders, or the other way round."""
+    keys = {"v2": {"name": "v2", "separator": "/"}, "v3": None}[format]
+    options = {"dtype": "i4", "format": format, "chunk_key_encoding": keys}
+    a = zd.create_array(tmp_path / "a", shape=old, chunks=2 if old else None, **options)
+    a[...] = 7
+    for name in ("zarr.json", ".zarray", ".zattrs"):
+        (tmp_path / "a" / name).unlink(missing_ok=True)
+    (tmp_path / "a" / "notes.txt").write_text("mine")
+    options |= {"chunks": 3 if new else None, "overwrite": True}
+    again = zd.create_array(tmp_path / "a", shape=new, **options)
+    assert (again[...] == 0).all()
+    again[...] = 5
+    assert (zd.open_array(tmp_path / "a")[...] == 5).all()
+    assert (tmp_path / "a" / "notes.txt").read_text() == "mine"

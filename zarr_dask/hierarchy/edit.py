@@ -71,6 +71,7 @@ from zarr_dask.journal import (
     end_removal,
     forget_nodes_above,
     jobs_creating,
+    remove_empty_folders,
     stopped_removal,
 )
 from zarr_dask.journal.group_changes import check_not_changing
@@ -109,6 +110,7 @@ __all__ = [
 
 
 Opened = TypeVar("Opened")
+_MOST_DIMENSIONS = 64  # of leftovers of other arrays
 
 
 def _find_node(store: Store, path: str, options: ReadOptions | None = None) -> NodeMeta | None:
@@ -488,19 +490,33 @@ def write_documents(store: Store, documents: Mapping[str, bytes]) -> None:
 
 def remove_leftovers(store: Store, prefix: str, meta: ArrayMeta) -> None:
     """Delete stored objects of an unfinished job, which a new array would read as values."""
-    parallel_for(store.delete, _leftover_keys(store, prefix, meta), None)
+    keys = _leftover_keys(store, prefix, meta)
+    parallel_for(store.delete, keys, None)
+    ndim = len(meta.shape)
+    coords = meta.chunk_key_encoding.coords
+    others = (key for key in keys if coords(key[len(prefix) :], ndim) is None)
+    for folder in sorted({key.rpartition("/")[0] for key in others}, reverse=True):
+        remove_empty_folders(store, f"{folder}/")
 
 
 def _leftover_keys(store: Store, prefix: str, meta: ArrayMeta) -> list[str]:
     """Return the keys below a prefix that are those of stored objects."""
-    ndim = len(meta.shape)
     try:
         keys = list(store.list(prefix))
     except ListingError:
         return []  # the keys there cannot be known
-    return [
-        key for key in keys if meta.chunk_key_encoding.coords(key[len(prefix) :], ndim) is not None
-    ]
+    return [key for key in keys if _is_object(key[len(prefix) :], meta)]
+
+
+def _is_object(key: str, meta: ArrayMeta) -> bool:
+    """True if a key is that of a stored object, also of an array with more or fewer dimensions.
+
+    A file of such an array stands where the new one needs a folder, or the other way round.
+    """
+    encoding = meta.chunk_key_encoding
+    least = key.count(encoding.separator)
+    numbers = {len(meta.shape), *(n for n in (least, least + 1) if n <= _MOST_DIMENSIONS)}
+    return any(encoding.coords(key, n) is not None for n in numbers)
 
 
 # --- removing -------------------------------------------------------------------------------------
