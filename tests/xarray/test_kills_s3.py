@@ -6,6 +6,8 @@ import pytest
 import xarray as xr
 
 import zarr_dask as zd
+from tests.support.ceph import ceph_server
+from tests.support.kill_roles import Cluster, Folder
 from tests.support.object_stores import s3_server
 from tests.support.xarray_kills import read, survives_kills
 from tests.support.xarray_roles import killed, steps
@@ -60,3 +62,23 @@ REPLACED = pytest.param("replace", marks=pytest.mark.filterwarnings("ignore:Obje
 @pytest.mark.parametrize("what", ["create", "append", "region", REPLACED, "swap all"])
 def test_killed_at_fifty_random_moments(options, what):
     survives_kills(f"s3://bucket/{what}", what, 50, options=options, last=45)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.cluster
+def test_swaps_on_a_cluster_are_killed_at_fifty_random_moments(options, tmp_path):
+    cluster = Cluster(Folder(str(tmp_path)), "cluster")
+    try:
+        given = {"options": options, "last": 45, "cluster": cluster}
+        survives_kills("s3://bucket/cluster", "swap all", 50, **given)
+    finally:
+        cluster.kill()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_swaps_on_another_server_are_killed_at_fifty_random_moments(tmp_path):
+    with ceph_server(tmp_path) as server:
+        options = {**server.options}
+        survives_kills(f"{server.root}/ceph", "swap all", 50, options=options, last=45)
