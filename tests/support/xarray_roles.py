@@ -5,6 +5,8 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+from contextlib import suppress
+from random import Random
 
 import dask
 import dask.array as da
@@ -13,6 +15,7 @@ import xarray as xr
 from distributed import Client
 
 import zarr_dask as zd
+from zarr_dask.errors import ZarrDaskError
 from zarr_dask.jobs.write import commit, target
 from zarr_dask.journal import journal
 
@@ -106,6 +109,30 @@ def mortal(show, after):
         show(one, **options)
 
     return counted
+
+
+def begin_changes(*args):
+    job = PROCESSES.Process(target=_change, args=args)
+    job.start()
+    return job
+
+
+def _change(place, count, seed, swaps, options):
+    """Replace a dataset of days by others, or append to it, as often as it is not refused."""
+    random = Random(seed)
+    for number in range(count):
+        first, days = random.randrange(50), random.randint(1, 9)
+        with suppress(ZarrDaskError), dask.config.set(scheduler="threads"):
+            if random.random() < swaps:
+                ds = steps(first, first + days).assign_attrs(
+                    title=f"{seed} {number} {first} {days}"
+                )
+                resume = random.random() < 0.5
+                zd.write_dataset(ds, place, mode="swap", resume=resume, **options)
+                continue
+            last = int(zd.open_dataset(place, **options)["n"][-1]) + 1
+            more = steps(last, last + days).drop_attrs(deep=False)
+            zd.write_dataset(more, place, append="time", **options)
 
 
 def start(*args, **options):

@@ -17,7 +17,7 @@ import zarr_dask as zd
 from tests.support.object_stores import azure_server, s3_server
 from tests.support.running import running
 from tests.support.swap_ends import Stopped, die
-from tests.support.xarray_roles import killed, steps
+from tests.support.xarray_roles import begin_changes, killed, steps
 from zarr_dask.errors import (
     AppendConflictError,
     JobReplacedError,
@@ -602,3 +602,41 @@ def test_on_azure(tmp_path, monkeypatch, backend):
 
 def whole_on_azure(place, options):
     return zd.open_dataset(place, **options).load()
+
+
+def document(place, options):
+    return bytes(open_store(place, options["storage_options"]).get("zarr.json"))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("seed", range(4))
+def test_a_reader_beside_random_changes_sees_whole_datasets(place, options, seed):
+    """Each dataset has a title of its own, so that the same metadata are the same version."""
+    jobs = [
+        begin_changes(place, count, 10 * seed, swaps, options)
+        for count, swaps in ((15, 0.9), (40, 0.05))  # of two that swap, the earlier one ends
+    ]
+    seen = set()
+    while any(job.is_alive() for job in jobs):
+        for read in (peer, lambda *given: zd.open_dataset(*given[:1], **given[1]).load()):
+            before, found, told = document(place, options), None, None
+            try:
+                found = read(place, options)
+            except (ZarrDaskError, FileNotFoundError, ValueError) as error:
+                told = error
+            if document(place, options) != before:
+                continue  # it was replaced while it was being read
+            assert told is None
+            title = found.attrs["title"]
+            first, days = map(int, title.split()[2:]) if title != "days" else (0, 6)
+            wanted = steps(0, 400).isel(time=found["n"].values)
+            assert found.drop_attrs().identical(wanted.load().drop_attrs())
+            assert found["n"].values[:days].tolist() == [*range(first, first + days)]
+            seen.add(title)
+    assert [job.exitcode for job in jobs] == [0, 0]
+    assert len(seen) > 1
+    zd.write_dataset(steps(3, 9), place, mode="swap", **options)
+    assert whole(place, options).identical(steps(3, 9).load())
+    assert len(keys(place, options)) == VARIABLES + 2 + VARIABLES + 1
+    assert zd.verify(place, **options).ok
