@@ -11,6 +11,7 @@ dies in between, others know what is left to do.
 from __future__ import annotations
 
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -37,15 +38,15 @@ _LARGEST = 1 << 63
 
 
 @dataclass(frozen=True)
-class _Recorded:
+class _Recorded(ABC):
     """A change, and the store beside the hierarchy that has its record."""
 
     store: Store
     prefix: str
 
+    @abstractmethod
     def to_json(self) -> Mapping[str, Any]:
         """Return the record."""
-        raise NotImplementedError
 
     def put(self) -> None:
         """Record that the change begins."""
