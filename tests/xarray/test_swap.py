@@ -307,6 +307,25 @@ def test_a_folder_of_a_killed_job_is_removed_by_the_next_one(place):
     assert_only(place, steps(0, 4))
 
 
+@pytest.mark.parametrize("name", ["lon", "t"])  # the first journal that goes, and the last one
+@pytest.mark.parametrize("mode", ["swap", "w"])
+def test_nothing_stays_of_a_job_that_died_while_a_journal_went(place, monkeypatch, mode, name):
+    removes, prefix = LocalStore.delete_prefix, f"data.zarr.zarr-dask/{name}/__job-"
+
+    def remove(store, key):
+        is_one = key.startswith(prefix) and store.size(f"{key}held") is not None
+        return die() if is_one else removes(store, key)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalStore, "delete_prefix", remove)
+        with pytest.raises(Stopped):
+            zd.write_dataset(steps(0, 4), place, mode=mode, resume=True)
+    assert list(place.parent.rglob("held"))
+    zd.write_dataset(steps(0, 4), place, mode=mode, resume=True)
+    assert not list(place.parent.rglob("held"))
+    assert xr.open_zarr(place).load().identical(steps(0, 4).load())
+
+
 @pytest.mark.parametrize("hook", ["shown", "ends"])
 def test_a_killed_job_that_has_put_the_new_dataset_in_its_place_leaves_nothing(place, hook):
     options = {"mode": "swap", "resume": True}

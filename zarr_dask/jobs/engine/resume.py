@@ -36,11 +36,13 @@ from zarr_dask.journal import (
     new_journal,
 )
 from zarr_dask.journal import open_journals as journals_at
+from zarr_dask.journal.claims import remove_rests
 from zarr_dask.journal.finished import FinishedJob, finished_job
 from zarr_dask.journal.manifest import ManifestPlace
 from zarr_dask.journal.receipts import Receipts
 from zarr_dask.stores.base import append_or_none, is_remote
 from zarr_dask.stores.capabilities import capabilities_of
+from zarr_dask.stores.file_backed import FileStore
 from zarr_dask.stores.open import Location, canonical_location
 from zarr_dask.stores.put_tags import Version, versions_below
 from zarr_dask.stores.real_location import check_file
@@ -241,6 +243,13 @@ class ResumePlan:
             old.check_not_locked("what this job writes over")
         for old in self.replaced:
             old.remove()
+
+    def remove_rests(self) -> None:
+        """Remove the journal of a job that was killed while it removed that, in local files."""
+        place = self.place
+        if self.resumed is None and place is not None and isinstance(place.store, FileStore):
+            with suppress(StoreError):  # it keeps nobody away
+                remove_rests(place.store, new_journal(place, self.job).prefix)
 
     def receipts(self, target: Array) -> Receipts | None:
         """Return the valid receipts of the job so far; None for a new job."""

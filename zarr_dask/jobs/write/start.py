@@ -644,6 +644,7 @@ class _WriteStart:
     def _nothing(self) -> StartedWrite:
         """Return a write of nothing, and the journal that is left to be removed."""
         plan, resume = self.plan, self.plan.resume
+        resume.remove_rests()
         nobody = ArrayTarget(plan.target, creates=False, token=self.token)
         own, claim = self._left_claim()
         is_shown = self.held and isinstance(plan.swap, KeySwap)
