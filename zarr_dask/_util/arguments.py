@@ -6,6 +6,7 @@ it by name before anything is written.
 
 from __future__ import annotations
 
+import sys
 from functools import cache
 from os import PathLike
 from typing import Any, ClassVar, Self, get_args
@@ -68,6 +69,14 @@ def check_bools(**flags: object) -> None:
             raise TypeError(f"{name}={value!r}: expected True or False.")
 
 
+def _is_masked_array(values: object) -> bool:
+    """True for a masked array of NumPy.
+
+    A process that has none may not have imported their module, which takes it ten milliseconds.
+    """
+    return isinstance(values, getattr(sys.modules.get("numpy.ma"), "MaskedArray", ()))
+
+
 def check_unmasked(values: Any, what: str) -> None:
     """Raise if elements are masked: what lies under a mask would be stored as if it were a value.
 
@@ -76,7 +85,7 @@ def check_unmasked(values: Any, what: str) -> None:
     DataTypeError
         If an element is masked.
     """
-    if isinstance(values, np.ma.MaskedArray) and np.ma.is_masked(values):
+    if _is_masked_array(values) and np.ma.is_masked(values):
         raise DataTypeError(
             f"{what}: {np.ma.count_masked(values)} elements are masked, and a mask cannot be "
             "stored. Fill them first: values.filled(fill_value)."
@@ -189,7 +198,7 @@ def to_numpy(block: Any, what: str) -> np.ndarray:
     DataTypeError
         If it is masked, or of a type that is not converted to a NumPy array implicitly.
     """
-    if isinstance(block, np.ma.MaskedArray):
+    if _is_masked_array(block):
         raise DataTypeError(
             f"{what} is masked, and a mask cannot be stored; fill it first (numpy.ma.filled, "
             "dask.array.ma.filled)."
