@@ -3,18 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
-import google_crc32c
 import numpy as np
 
 from zarr_dask.codecs.base import BytesCodec, EncodedSize, Speeds
 from zarr_dask.errors import ChecksumError, CorruptObjectError
 from zarr_dask.stores.base import Buffer
 
-__all__ = ["Crc32c", "crc32c", "load_fastest"]
+__all__ = ["Crc32c", "crc32c"]
+
+_COPIED = 1 << 15
+"""Length of a buffer up to which copying it takes less time than making a read-only view of it."""
+
+
+def _with_google(buffer: Buffer | np.ndarray, before: int) -> int:
+    import google_crc32c
+
+    if len(buffer) <= _COPIED:
+        buffer = bytes(buffer)
+    if type(buffer) is bytes:
+        return int(google_crc32c.extend(before, buffer))
+    view = np.frombuffer(buffer, np.uint8)
+    view.flags.writeable = False  # the library accepts only read-only memory
+    return int(google_crc32c.extend(before, view))
+
+
+_function: Callable[[Buffer | np.ndarray, int], int] = _with_google
+with suppress(ImportError):
+    from fastcrc.crc32 import iscsi as _function
 
 
 def crc32c(buffer: Buffer | np.ndarray, before: int = 0) -> int:
@@ -34,58 +53,7 @@ def crc32c(buffer: Buffer | np.ndarray, before: int = 0) -> int:
     >>> hex(crc32c(b"6789", crc32c(b"12345")))
     '0xe3069283'
     """
-    return _USED.function(buffer, before)
-
-
-_Function = Callable[["Buffer | np.ndarray", int], int]
-
-
-class _ChosenFunction:
-    """The function in use: the fastest one, once the process has computed many checksums.
-
-    Importing awscrt takes 40 ms, as long as it saves in some `_PAYS` bytes.
-    """
-
-    def __init__(self) -> None:
-        self.function: _Function = self._counted
-        self._nbytes = 0
-
-    def _counted(self, buffer: Buffer | np.ndarray, before: int) -> int:
-        self._nbytes += memoryview(buffer).nbytes
-        if self._nbytes > _PAYS:
-            self.function = _fastest()
-        return _with_google(buffer, before)
-
-
-_PAYS = 1 << 31
-_COPIED = 1 << 15
-"""Length of a buffer up to which copying it takes less time than making a read-only view of it."""
-_USED = _ChosenFunction()
-
-
-def load_fastest() -> None:
-    """Import the fastest function now, in a process that is about to compute many checksums."""
-    _USED.function = _fastest()
-
-
-@cache
-def _fastest() -> _Function:
-    """Return the fastest installed function: awscrt takes half the time on CPUs with AVX-512."""
-    try:
-        from awscrt.checksums import crc32c as with_awscrt
-    except ImportError:
-        return _with_google
-    return cast("_Function", with_awscrt)
-
-
-def _with_google(buffer: Buffer | np.ndarray, before: int) -> int:
-    if len(buffer) <= _COPIED:
-        buffer = bytes(buffer)
-    if type(buffer) is bytes:
-        return int(google_crc32c.extend(before, buffer))
-    view = np.frombuffer(buffer, np.uint8)
-    view.flags.writeable = False  # the library accepts only read-only memory
-    return int(google_crc32c.extend(before, view))
+    return _function(buffer, before)
 
 
 # --- as a codec -----------------------------------------------------------------------------------

@@ -34,7 +34,6 @@ from zarr_dask._util.buffers import malloc_trim, mmap_empty, task_memory_scope
 from zarr_dask.array.array import Array
 from zarr_dask.codecs.base import DecodeOptions, concat_buffers
 from zarr_dask.codecs.chain import BoundCodecChain
-from zarr_dask.codecs.checksum import load_fastest
 from zarr_dask.errors import ZarrDaskError
 from zarr_dask.formats.base import ArrayMeta
 from zarr_dask.grid.grid import Shape
@@ -96,21 +95,13 @@ class _IdleMemory:
         if stage == self._stage and not cleared:
             self.nbytes = min(self.nbytes, _resident())
             return
-        if stage != self._stage:
-            _load()
-            if rehearse is not None:
-                rehearse()
+        if stage != self._stage and rehearse is not None:
+            rehearse()
         malloc_trim()  # else a task would reuse it, or free it
         self._stage, self.nbytes = stage, _resident()
 
 
 _IDLE = _IdleMemory()
-
-
-@cache
-def _load() -> None:
-    """Load libraries that the first task would load: they stay, and belong to no task."""
-    load_fastest()
 
 
 def _resident() -> int:
