@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dask.array as da
 import pytest
 import xarray as xr
 
@@ -51,6 +52,32 @@ def test_killed_on_the_way_and_while_it_is_shown(options):
         zd.write_dataset(steps(13, 16), place, **append)
     assert read(place, options).identical(steps(0, 15).load())
     assert zd.verify(place, **given).ok
+
+
+ANOTHER = da.ones((6, 2, 3), dtype="f4")
+NAMES = {"dimension_names": ["time", "lat", "lon"]}
+GONE = {
+    "overwritten": lambda *at, **given: zd.to_zarr(ANOTHER, *at, mode="w", **NAMES, **given),
+    "swapped": lambda *at, **given: zd.to_zarr(ANOTHER, *at, mode="swap", **NAMES, **given),
+    "made anew": lambda *at, **given: zd.create_array(
+        *at, shape=(6, 2, 3), dtype="f4", overwrite=True, **NAMES, **given
+    ),
+    "deleted": zd.delete,
+    "renamed": lambda url, name, **given: zd.open_group(url, mode="r+", **given).rename(name, "u"),
+}
+
+
+@pytest.mark.parametrize("how", GONE)
+@pytest.mark.filterwarnings("ignore:.* the consolidated metadata of")
+def test_what_replaces_an_array_grows_by_no_append_that_died_in_its_group(options, how):
+    place, given = f"s3://bucket/{how}", {"storage_options": options}
+    zd.write_dataset(steps(0, 6), place, **given)
+    killed(place, 6, 9, shows=0, options={**given, "append": "time"})
+    GONE[how](place, "t", **given)
+    with pytest.raises(DatasetMismatchError):
+        zd.write_dataset(steps(6, 9), place, append="time", **given)
+    name = {"deleted": "n", "renamed": "u"}.get(how, "t")
+    assert zd.open_array(place, name, **given).shape[0] == (9 if name == "n" else 6)
 
 
 # zarr-python warns of folders whose documents go while it looks at them, as with mode="w"

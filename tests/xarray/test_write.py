@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 import threading
@@ -1076,6 +1077,24 @@ def test_what_says_that_an_append_is_shown_was_tampered_with(tmp_path, pair):
             zd.write_dataset(steps(5, 9), place, append="time", resume=resume)
 
 
+ANOTHER = da.ones((6, 2, 3), dtype="f4")
+NAMES = {"dimension_names": ["time", "lat", "lon"]}
+GONE = {
+    "overwritten": lambda _, *at: zd.to_zarr(ANOTHER, *at, mode="w", **NAMES),
+    "swapped": lambda _, *at: zd.to_zarr(ANOTHER, *at, mode="swap", **NAMES),
+    "made anew": lambda _, *at: zd.create_array(
+        *at, shape=(6, 2, 3), dtype="f4", overwrite=True, **NAMES
+    ),
+    "removed by others": lambda place, *at: (
+        shutil.rmtree(place / "t"),
+        zd.to_zarr(ANOTHER, *at, **NAMES),
+    ),
+    "deleted": lambda _, *at: zd.delete(*at),
+    "renamed": lambda place, *_: zd.open_group(place, mode="r+").rename("t", "u"),
+}
+"""Ways in which the array t of a dataset goes, or becomes another one."""
+
+
 @pytest.mark.parametrize("around", [False, True], ids=["itself", "the group around"])
 @pytest.mark.parametrize("mode", ["w", "a"])
 def test_what_replaces_a_group_grows_by_no_append_that_died_there(tmp_path, mode, around):
@@ -1092,6 +1111,23 @@ def test_what_replaces_a_group_grows_by_no_append_that_died_there(tmp_path, mode
     assert not [*tmp_path.rglob("commit.json")]
     zd.write_dataset(steps(5, 6), tmp_path / "a", group, append="time")
     assert zd.open_dataset(tmp_path / "a", group=group).load().identical(steps(0, 6).load())
+
+
+@pytest.mark.parametrize("deep", [True, False], ids=["from the root", "by its name"])
+@pytest.mark.parametrize("how", GONE)
+@pytest.mark.filterwarnings("ignore:.* the consolidated metadata of")
+def test_what_replaces_an_array_grows_by_no_append_that_died_in_its_group(tmp_path, how, deep):
+    """It got three times of fill values."""
+    place, at = tmp_path / "a", (tmp_path / "a", "t") if deep else (tmp_path / "a/t", "")
+    zd.write_dataset(steps(0, 6), place)
+    killed(place, 6, 9, shows=0, options={"append": "time"})
+    GONE[how](place, *at)
+    with pytest.raises(DatasetMismatchError):
+        zd.write_dataset(steps(6, 9), place, append="time")
+    lengths = {name: array.shape[0] for name, array in zd.open_group(place).arrays()}
+    name = {"deleted": "n", "renamed": "u"}.get(how, "t")
+    assert lengths == {"lat": 2, "lon": 3, "time": 9, "n": 9, name: 9 if name == "n" else 6}
+    assert not [*tmp_path.rglob("commit.json")]
 
 
 def test_append_without_labels_killed_while_it_is_shown_is_resumed(tmp_path):

@@ -545,7 +545,7 @@ def delete_node(store: Store, path: str) -> None:
     check_no_link(store, path)
     with (
         claiming_nodes(store, path) as claims,
-        removing(store, path),
+        removing(store, path, claims=claims),
         fenced_deletes(claims.fence),
     ):
         if not half_removed:
@@ -793,7 +793,7 @@ def rename_node(store: Store, old: str, new: str, opened: Callable[[], Opened]) 
         create_parent_groups(store, new, node_format)
     with (
         claiming_nodes(store, old, new) as claims,
-        removing(store, old, new),
+        removing(store, old, new, claims=claims),
         editing(store, new) as place,
     ):
         check_not_claimed(place, where(store, new))

@@ -19,14 +19,16 @@ from zarr_dask.hierarchy.locate import PrefetchedLocation, prefetch_location
 from zarr_dask.journal import (
     JournalLocation,
     NodeClaim,
+    NodeClaims,
     check_no_output,
     claim_node,
     claimed,
     default_place,
     releasing,
 )
+from zarr_dask.journal.group_changes import leave_changes
 from zarr_dask.journal.location import is_bare
-from zarr_dask.stores.base import Store
+from zarr_dask.stores.base import Store, is_remote
 from zarr_dask.stores.compare_and_swap import folder_lock
 from zarr_dask.stores.fenced_deletes import fenced_deletes
 from zarr_dask.stores.open import local_path
@@ -61,7 +63,9 @@ def creating(
     claim, is_others = claim_node(store, path, token, takes_over=False)
     if is_others:
         check(prefetch_location(store, path, below=below))
-        claim, _ = claim_node(store, path, token)
+        claim, was_others = claim_node(store, path, token)
+        if was_others:
+            leave_changes(store, path)
     if claim is None:
         yield prefetch_location(store, path, below=below), None
         return
@@ -96,7 +100,13 @@ def editing(store: Store, *paths: str) -> Iterator[JournalLocation | None]:
 
 
 @contextmanager
-def removing(store: Store, path: str, *others: str, free_beside: bool = False) -> Iterator[bool]:
+def removing(
+    store: Store,
+    path: str,
+    *others: str,
+    free_beside: bool = False,
+    claims: NodeClaims | None = None,
+) -> Iterator[bool]:
     """As `editing`, and keep appends to the first node away, because it is removed or moved.
 
     Yield False if there are no journals of it.
@@ -109,6 +119,8 @@ def removing(store: Store, path: str, *others: str, free_beside: bool = False) -
         Further paths that change.
     free_beside
         True if nothing lay beside the hierarchy; looked at again in local files.
+    claims
+        Claims to these locations, in a remote store.
 
     Raises
     ------
@@ -122,6 +134,8 @@ def removing(store: Store, path: str, *others: str, free_beside: bool = False) -
         has_journals = not is_free and check_no_output(store, path, below=True)
         with claimed(store, path, removes=True):
             yield has_journals
+            if not is_remote(store) or (claims is not None and claims.were_others):
+                leave_changes(store, path)
 
 
 def _folder_around(store: Store, path: str) -> tuple[str, JournalLocation | None]:

@@ -13,11 +13,12 @@ from __future__ import annotations
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import Any
 
 from zarr_dask.errors import JobRunningError, JournalError, StoreError
-from zarr_dask.formats.base import where
+from zarr_dask.formats.base import prefix_of, where
 from zarr_dask.journal.journal import remove_empty_folders
 from zarr_dask.journal.location import JournalLocation, default_place
 from zarr_dask.stores.base import Store, is_remote, join
@@ -29,6 +30,7 @@ __all__ = [
     "change_at",
     "changing_below",
     "check_not_changing",
+    "leave_changes",
 ]
 
 _LENGTHS, _VERSION = "zarr-dask commit 1", "zarr-dask swap 1"
@@ -94,8 +96,10 @@ def change_at(store: Store, path: str) -> LengthChange | VersionChange | None:
         If something else is there.
     """
     place = default_place(store, path)
-    if place is None:
-        return None
+    return None if place is None else _change_in(place)
+
+
+def _change_in(place: JournalLocation) -> LengthChange | VersionChange | None:
     try:
         text = place.store.get(f"{place.prefix}{CHANGE}")
     except StoreError:
@@ -139,6 +143,34 @@ def check_not_changing(store: Store, path: str) -> None:
             "at its end; nothing was changed. Wait until it has ended, or repeat its call, or let "
             "zarr_dask.verify(url, sweep=True) end what is left of it."
         )
+
+
+def leave_changes(store: Store, path: str) -> None:
+    """Take arrays at and below a node, which goes or is replaced, out of changes of groups above.
+
+    Those are appends that died while they became visible. What takes the place of such an array is
+    not made longer by them.
+    """
+    place = default_place(store, path)
+    if place is None:
+        return
+    folders = place.prefix.rstrip("/").split("/")
+    for depth in range(1, len(folders)):
+        record = None
+        with suppress(JournalError):  # it names nothing
+            record = _change_in(replace(place, prefix=prefix_of("/".join(folders[:depth]))))
+        if not isinstance(record, LengthChange):
+            continue
+        name = "/".join(folders[depth:])
+        left = {
+            one: pair
+            for one, pair in record.lengths.items()
+            if not f"{one}/".startswith(f"{name}/")
+        }
+        if not left:
+            record.remove()
+        elif left != record.lengths:
+            replace(record, lengths=left).put()
 
 
 def _parsed(place: JournalLocation, document: Any) -> LengthChange | VersionChange:

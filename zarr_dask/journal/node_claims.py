@@ -392,6 +392,11 @@ class NodeClaims:
         """Return the claim to one node alone (`NodeClaim.what`), if there is one."""
         return NodeClaims(tuple(one for one in self.claims if one.what == what))
 
+    @property
+    def were_others(self) -> bool:
+        """True if another job has had one since the last that succeeded (`NodeClaim.take`)."""
+        return any(claim.was_others for claim in self.claims)
+
     def fence(self) -> None:
         """Raise if a later job has taken one over; see `NodeClaim.fence`."""
         for claim in self.claims:

@@ -77,6 +77,7 @@ from zarr_dask.journal import (
     open_journals,
 )
 from zarr_dask.journal.finished import FinishedJob, record_end, was_ended
+from zarr_dask.journal.group_changes import leave_changes
 from zarr_dask.journal.journal import publish_jobs
 from zarr_dask.journal.lock import LOOKS
 from zarr_dask.journal.manifest import Manifest, ManifestPlace
@@ -639,6 +640,8 @@ class ArrayTarget:
 
     def _show(self, job: JobRecord | None) -> None:
         array = self.array
+        if self._may_follow:
+            leave_changes(self.final.store, self.final.path)
         if self.creates:
             documents = array.node_format.documents(array.meta, array.path)
             again = job is not None or has_ended(self.token)
@@ -656,6 +659,14 @@ class ArrayTarget:
             self._own_swap.end()
         if self.before is not None:
             self._grow_claimed(self.before, job)
+
+    @property
+    def _may_follow(self) -> bool:
+        """True if there may have been another array here that changes of groups above name."""
+        if self.claim is not None:
+            return self.claim.was_others
+        is_alone = self.creates and not self.deferred
+        return is_alone and not is_remote(self.final.store)
 
     @property
     def _own_swap(self) -> Swap | None:
