@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import re
+import subprocess
 import sys
 from collections import Counter
 
@@ -140,6 +141,28 @@ def test_the_store_of_tifffile_is_opened(tmp_path):
         # a store of open files cannot be sent to other processes
         zd.ome.write(array.to_dask(), tmp_path / "b", axes="cyx")
         np.testing.assert_array_equal(zd.ome.open(tmp_path / "b").level(0)[...], values)
+
+
+_IN_A_NEW_PROCESS = """
+import sys, zarr_dask as zd
+zd.ome.convert("a.ome.tif", "a.zarr", resume=True)
+zd.ome.open("a.zarr", mode="r+").level(0)[0, 0, 0, :9] = 1
+assert "zarr_dask.ome.job" in sys.modules
+assert "dask.array" not in sys.modules
+"""
+
+
+def test_stored_pixels_do_not_wait_for_the_import_of_dask_array(tmp_path):
+    put(tmp_path / "a.ome.tif", pixels(*SHAPE))
+    done = subprocess.run(
+        [sys.executable, "-c", _IN_A_NEW_PROCESS],
+        cwd=tmp_path,
+        check=False,
+        timeout=60,
+        capture_output=True,
+        text=True,
+    )
+    assert not done.returncode, done.stderr
 
 
 def test_other_processes_open_the_file(tmp_path):

@@ -281,18 +281,16 @@ def _missing(writer: PyramidTask, tasks: Sequence[int], done: Receipts | None) -
 
 def _handed_over(pyramid: PyramidPlan, stage: int, workers: Workers) -> da.Array | None:
     """Return the dask array whose graph computes super-cells; None if tasks read them."""
-    import dask.array as da
-
     pixels, chosen = pyramid.pixels, pyramid.stages[stage]
-    if chosen.first:
-        return None
     values: Any = pixels.values
-    if isinstance(values, np.ndarray):
-        if workers.in_this_process:
-            return None
-        return da.from_array(values, chunks=chosen.cell, name=False)
-    if not pixels.handed_over:
+    in_memory = isinstance(values, np.ndarray)
+    told = not workers.in_this_process if in_memory else pixels.handed_over
+    if chosen.first or not told:
         return None
+    import dask.array as da  # takes a second, for which images of stored arrays do not wait
+
+    if in_memory:
+        return da.from_array(values, chunks=chosen.cell, name=False)
     cells = tuple(dimension.lengths or (0,) for dimension in chosen.cells.dimensions)
     regrouped: da.Array = values.rechunk(cells, method="tasks")
     return regrouped
