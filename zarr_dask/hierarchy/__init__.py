@@ -2,7 +2,7 @@
 
 ===============  ============================================================
 nodes for users  `group`, `open_node`, `create_node`, `values`, `consolidate`
-finding them     `locate`, `walk`, `absent_node`
+finding them     `locate`, `walk`, `absent_node`, `growing`
 changing them    `edit`, `exclusive`, `key_swap`, `zip_target`
 ===============  ============================================================
 """

@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
-from zarr_dask.array.array import Array
-from zarr_dask.array.resize import resize_grid
 from zarr_dask.grid.grid import Shape
 from zarr_dask.hierarchy.group import Group
-from zarr_dask.jobs.write.commit import growing_lengths
+from zarr_dask.hierarchy.growing import growing_lengths
 
-__all__ = ["LOOKS", "as_before", "lengths_around", "misfits"]
-
-LOOKS = 4
-"""Number of looks at levels whose lengths an append may be changing one by one."""
+__all__ = ["lengths_around", "misfits"]
 
 _SLACK = 1e-6
 """Relative error of decimal fractions."""
@@ -43,13 +37,3 @@ def lengths_around(group: Group) -> Mapping[str, tuple[Shape, Shape]]:
     above, between, _ = f"/{group.path}".rpartition("/labels/")
     found = growing_lengths(group.store, group.path)
     return {**found, **growing_lengths(group.store, above.strip("/"))} if between else found
-
-
-def as_before(array: Array, lengths: Mapping[str, tuple[Shape, Shape]]) -> Array:
-    """Return a level with the length that it had before an append that has not ended."""
-    before, after = lengths.get(array.path, (array.shape, array.shape))
-    if array.shape != after or before == after:
-        return array
-    is_sharded = array.meta.codecs.serializer.is_sharding
-    grid = resize_grid(array.meta.grid, before, sharded=is_sharded)
-    return replace(array, meta=replace(array.meta, grid=grid), shown=None)

@@ -31,9 +31,10 @@ from zarr_dask.errors import (
 )
 from zarr_dask.formats.base import ReadOptions
 from zarr_dask.hierarchy.group import Group
+from zarr_dask.hierarchy.growing import LOOKS, as_before
 from zarr_dask.hierarchy.open_node import open_group
 from zarr_dask.ome.coarser import LevelChain
-from zarr_dask.ome.extents import LOOKS, as_before, lengths_around, misfits
+from zarr_dask.ome.extents import lengths_around, misfits
 from zarr_dask.ome.html import image_html
 from zarr_dask.ome.image_pixels import ImagePixels, labelled, pixels_of
 from zarr_dask.ome.levels import Level

@@ -29,8 +29,9 @@ from zarr_dask.errors import (
 from zarr_dask.formats.base import ReadOptions
 from zarr_dask.formats.detect import OME_ZARR
 from zarr_dask.hierarchy.group import Group, node_below
+from zarr_dask.hierarchy.growing import LOOKS, as_before
 from zarr_dask.hierarchy.open_node import open_group
-from zarr_dask.ome.extents import LOOKS, as_before, lengths_around, misfits
+from zarr_dask.ome.extents import lengths_around, misfits
 from zarr_dask.ome.model import (
     EXPECTED,
     KEYS,

@@ -94,7 +94,6 @@ __all__ = [
     "finish_claimed_commit",
     "finish_commit",
     "finish_left_swap",
-    "growing_lengths",
     "has_unfinished_commit",
 ]
 
@@ -513,15 +512,6 @@ def _add_attributes(
 def has_unfinished_commit(store: Store, path: str) -> bool:
     """True if an append to a group, or a swap of it, died while it became visible."""
     return change_at(store, path) is not None
-
-
-def growing_lengths(
-    store: Store, path: str
-) -> Mapping[str, tuple[tuple[int, ...], tuple[int, ...]]]:
-    """Return the shapes before and after of arrays whose lengths are being changed, by path."""
-    record = change_at(store, path)
-    lengths = record.lengths if isinstance(record, LengthChange) else {}
-    return {normalise_path(join(path, name)): pair for name, pair in lengths.items()}
 
 
 def finish_commit(
