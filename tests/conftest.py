@@ -338,6 +338,8 @@ IN_CI_ONLY = (
     "tests/xarray/test_swap_s3.py"
     "::test_what_is_left_of_a_swap_counts_for_nothing_that_takes_the_place",
     "tests/xarray/test_write.py::test_a_dataset_that_is_visible_stays_so_when_its_job_is_ended",
+    "tests/xarray/test_write.py::test_a_reader_beside_appends_of_its_process_sees_all_of_them_or_none",
+    "tests/xarray/test_write.py::test_a_reader_sees_no_half_of_an_append_that_is_shown",
     "tests/xarray/test_write.py::test_append_killed_while_it_is_shown_ends_by_itself",
     "tests/xarray/test_write.py::test_datasets_have_the_accessor_once_both_packages_are_imported",
     "tests/xarray/test_write.py::test_other_formats_mean_the_same_to_xarray",

@@ -44,8 +44,9 @@ from zarr_dask.errors import (
     ValuesDifferError,
     ZarrDaskWarning,
 )
-from zarr_dask.jobs.write.commit import GroupCommit
-from zarr_dask.stores import MemoryStore, Recording
+from zarr_dask.hierarchy import growing
+from zarr_dask.jobs.write.commit import GroupCommit, finish_commit
+from zarr_dask.stores import LocalStore, MemoryStore, Recording
 from zarr_dask.stores.wrapper import StoreWrapper
 from zarr_dask.xarray import dataset_planner
 
@@ -1047,6 +1048,44 @@ def test_append_killed_while_it_is_shown_ends_by_itself(tmp_path, after, resume)
     zd.write_dataset(steps(9, 12), place, append="time")
     identical(place, steps(0, 12))
     assert not (tmp_path / "a.zarr-dask").exists()
+
+
+@pytest.mark.parametrize("shows", [1, 2])
+def test_a_reader_sees_no_half_of_an_append_that_is_shown(tmp_path, monkeypatch, shows):
+    place = tmp_path / "a"
+    for group in ("", "b"):
+        zd.write_dataset(steps(0, 5), place, group)
+        killed(place / group, 5, 9, shows=shows, options={"append": "time"})
+    assert zd.open_dataset(place, consolidated=False).load().identical(steps(0, 5).load())
+    (found,) = zd.open_datatree(place, consolidated=False).children.values()
+    assert found.to_dataset().load().identical(steps(0, 5).load())
+
+    def ends(store, path):
+        finish_commit(LocalStore(place), path, zd.open_group(store, path).node_format)
+        return {}
+
+    monkeypatch.setattr(growing, "growing_lengths", ends)
+    assert zd.open_dataset(place, consolidated=False).load().identical(steps(0, 9).load())
+
+
+def test_a_reader_beside_appends_of_its_process_sees_all_of_them_or_none(tmp_path):
+    zd.write_dataset(steps(0, 5), tmp_path / "a")
+    ends = threading.Event()
+
+    def look():
+        seen = []
+        while not ends.is_set():
+            seen.append(zd.open_dataset(tmp_path / "a", consolidated=False).sizes["time"])
+        return seen
+
+    with ThreadPoolExecutor(1) as pool:
+        looking = pool.submit(look)
+        try:
+            for day in range(5, 25):
+                zd.write_dataset(steps(day, day + 1), tmp_path / "a", append="time")
+        finally:
+            ends.set()
+    assert looking.result() == sorted(looking.result())
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,8 @@ accessor  `accessor`
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, TypedDict, Unpack
 
@@ -410,6 +411,9 @@ class _Variables(AbstractDataStore):
         self._path = path
         self._dropped = dropped
         self._fill_is_mask = fill_is_mask
+        self._variables: dict[str, xr.Variable] = {}
+        """Variables as xarray has seen them: arrays become longer with what this process appends.
+        """
 
     def decoded(self, **options: Any) -> xr.Dataset:
         """Return the dataset, decoded by xarray.
@@ -424,13 +428,42 @@ class _Variables(AbstractDataStore):
         except MetadataError:
             raise
         except ValueError as error:  # decoding may remove a dimension: only now it is known
-            self._check_lengths(error)
-            raise
+            misfit = self._misfit()
+            if misfit is None:
+                raise
+            for looked in self._looked_again():
+                with suppress(ValueError):
+                    return StoreBackendEntrypoint().open_dataset(looked, **options)
+            raise misfit from error
 
-    def _check_lengths(self, error: ValueError) -> None:
-        """Raise, because of an error of xarray, if a dimension has several lengths."""
+    def _looked_again(self) -> Iterator[_Variables]:
+        """Yield the arrays as before an append that may be changing their lengths, and as now."""
+        from zarr_dask.hierarchy.growing import LOOKS, as_before, growing_lengths
+
+        opened, group = self._opened, self._opened.groups[self._path]
+        for _ in range(LOOKS):
+            lengths = {
+                **growing_lengths(group.store, opened.root.path),
+                **growing_lengths(group.store, group.path),
+            }
+            before = {
+                path: as_before(node, lengths) if isinstance(node, Array) else node
+                for path, node in opened.nodes.items()
+            }
+            yield self._with(replace(opened, nodes=before))
+            now = {join(self._path, name): node for name, node in group.walk(False)}
+            opened = replace(opened, nodes={**opened.nodes, **now})
+            yield self._with(opened)
+            if not lengths:
+                return
+
+    def _with(self, opened: _OpenedGroup) -> _Variables:
+        return _Variables(opened, self._path, self._dropped, self._fill_is_mask)
+
+    def _misfit(self) -> MetadataError | None:
+        """Return an error if a dimension has several lengths, as xarray has found."""
         first: dict[str, tuple[str, int]] = {}
-        for name, one in self.get_variables().items():
+        for name, one in self._variables.items():
             for n, (dim, size) in enumerate(zip(one.dims, one.shape, strict=True)):
                 other, length = first.setdefault(str(dim), (name, size))
                 if size != length:
@@ -440,7 +473,8 @@ class _Variables(AbstractDataStore):
                         "one dataset. Pass drop_variables=, or open them by zarr_dask.open"
                     )
                     problem = ValidationProblem(f"shape[{n}]", size, expected)
-                    raise MetadataError(where, [problem]) from error
+                    return MetadataError(where, [problem])
+        return None
 
     def get_variables(self) -> dict[str, xr.Variable]:
         """Return variables by name.
@@ -461,10 +495,11 @@ class _Variables(AbstractDataStore):
                 arrays[name] = node
         largest = self._opened.largest_block
         blocks = {} if largest is None else shared_blocks(arrays, min(largest, _LARGEST_MERGED))
-        return {
+        self._variables = {
             name: variable(array, self._fill_is_mask, largest, blocks.get(name))
             for name, array in arrays.items()
         }
+        return self._variables
 
     def get_attrs(self) -> dict[str, Any]:
         """Return attributes of the group, without those of the netCDF library."""
