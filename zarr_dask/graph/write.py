@@ -7,7 +7,8 @@ are expanded into tasks only in the scheduler. A target is any object with the m
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import product
 from typing import Any, Protocol
 
@@ -50,6 +51,8 @@ def write_array(
     token: str,
     only: Sequence[tuple[int, int]] | None = None,
     topic: str = "",
+    *,
+    in_order: bool = False,
 ) -> WriteCollection:
     """Return the collection that writes every block of a dask array.
 
@@ -68,6 +71,9 @@ def write_array(
     topic
         Topic of the events by which each task tells the cluster's clients that it is done; "" for
         none.
+    in_order
+        Let schedulers write the blocks in C order, for blocks that share what has to wait in memory
+        until each of them is written.
     """
     share_with_current_client(target)
     indices = tuple(range(array.ndim))
@@ -91,7 +97,7 @@ def write_array(
         dependencies=(),
     )
     merge = f"zarr-finish-{tokenize(array.name, token, origin)}"
-    tree = TreeReduceLayer(merge, write, array.numblocks, target, only)
+    tree = TreeReduceLayer(merge, write, array.numblocks, target, only, in_order=in_order)
     if only is not None and not only:
         return WriteCollection(HighLevelGraph({merge: tree}, {merge: set()}), (merge, 0))
     graph = HighLevelGraph(
@@ -148,7 +154,9 @@ def _tell(topic: str, task: tuple[str | int, ...], nbytes: int) -> None:
 class TreeReduceLayer(Layer):
     """A layer that merges the results of many tasks, a few at a time, down to one output.
 
-    The tasks are only created when they are accessed, which happens in the scheduler.
+    The tasks are only created when they are accessed, which happens in the scheduler. Dask orders
+    the blocks below one merge as it likes; where results are merged one after the other, it makes
+    what the first one needs first.
 
     Parameters
     ----------
@@ -162,6 +170,8 @@ class TreeReduceLayer(Layer):
         Has the method that merges.
     only
         The blocks that there are results of; see `write_array`.
+    in_order
+        Merge one result after the other.
     """
 
     split = 32
@@ -174,6 +184,8 @@ class TreeReduceLayer(Layer):
         numblocks: Shape,
         target: Target,
         only: Sequence[tuple[int, int]] | None = None,
+        *,
+        in_order: bool = False,
     ) -> None:
         super().__init__()
         self.name = name
@@ -181,10 +193,12 @@ class TreeReduceLayer(Layer):
         self.numblocks = numblocks
         self.target = target
         self.only = only
+        self.in_order = in_order
         self._tasks: dict[Any, Task] | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return TreeReduceLayer, (self.name, self.source, self.numblocks, self.target, self.only)
+        plain = (self.name, self.source, self.numblocks, self.target, self.only)
+        return partial(TreeReduceLayer, in_order=self.in_order), plain
 
     def is_materialized(self) -> bool:
         """True if the tasks exist already."""
@@ -207,16 +221,35 @@ class TreeReduceLayer(Layer):
     def _levels(self) -> Iterator[tuple[Any, Task]]:
         waiting: list[tuple[Any, ...]] = [(self.source, *block) for block in self.blocks()]
         level = 0
-        while len(waiting) > self.split:
+        while len(waiting) > (1 if self.in_order else self.split):
             merged: list[tuple[Any, ...]] = []
             for number, first in enumerate(range(0, len(waiting), self.split)):
-                key = (f"{self.name}-{level}", number)
-                members = map(TaskRef, waiting[first : first + self.split])
-                yield key, Task(key, _merge, self.target, *members)
+                key: tuple[Any, ...] = (f"{self.name}-{level}", number)
+                members = waiting[first : first + self.split]
+                if self.in_order:
+                    key = yield from self._in_turn(key, members)
+                else:
+                    yield key, Task(key, _merge, self.target, *map(TaskRef, members))
                 merged.append(key)
             waiting, level = merged, level + 1
         key = (self.name, 0)
         yield key, Task(key, _finish, self.target, *map(TaskRef, waiting))
+
+    def _in_turn(
+        self, key: tuple[Any, ...], members: Sequence[tuple[Any, ...]]
+    ) -> Generator[tuple[Any, Task], None, tuple[Any, ...]]:
+        """Yield tasks that merge one result after the other; return the key of the last one.
+
+        Of two results, dask makes the one first that has more tasks below it, where a task counts
+        once for each way to it. The first result is below its merge in two ways.
+        """
+        total = (*key, "none")
+        yield total, Task(total, _merge_none, self.target, TaskRef(members[0]))
+        for number, member in enumerate(members):
+            both = map(TaskRef, (total, member))
+            total = (*key, number)
+            yield total, Task(total, _merge, self.target, *both)
+        return total
 
     def _blocks(self) -> Iterator[tuple[int, ...]]:
         if self.only is None:
@@ -238,6 +271,10 @@ class TreeReduceLayer(Layer):
 
 def _merge(target: Target, *results: Any) -> Any:
     return target.merge(results)
+
+
+def _merge_none(target: Target, _: Any) -> Any:
+    return target.merge(())
 
 
 def _finish(target: Target, *results: Any) -> Any:

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import pairwise
 from threading import Event
+from weakref import finalize
 
 import dask
 import dask.array as da
@@ -15,6 +16,7 @@ import distributed
 import numpy as np
 import pytest
 import xarray as xr
+from dask.callbacks import Callback
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
@@ -108,6 +110,52 @@ def test_what_waits_is_what_borders_in_common_need():
         assert waiting((50, 400), (100, 400)) == 100 * 400 * 8
         assert waiting((1, 400), (400, 1)) == 400 * 400 * 8
         assert waiting((75, 400), (100, 400)) == 150 * 400 * 8
+
+
+class Alive:
+    """Bytes of the blocks of an array that exist, also of those that only pieces are needed of."""
+
+    def __init__(self):
+        self.now = self.most = 0
+
+    def block(self, like):
+        made = np.ones(like.shape, like.dtype)
+        self.now += made.nbytes
+        self.most = max(self.most, self.now)
+        finalize(made, self.gone, made.nbytes)
+        return made
+
+    def gone(self, nbytes):
+        self.now -= nbytes
+
+
+@pytest.mark.parametrize(
+    ("blocks", "chunks"),
+    [
+        ((7, 30), (6, 30)),
+        ((70, 30), (8, 10)),
+        ((40, 30), (7, 30)),
+        ((300, 3), (5, 30)),  # dask would put steps between
+    ],
+)
+def test_no_more_blocks_wait_than_the_plan_states(tmp_path, blocks, chunks):
+    alive = Alive()
+    x = da.map_blocks(alive.block, da.zeros((300, 30), chunks=blocks), dtype="f8")
+    with dask.config.set(scheduler="sync"):
+        plan = zd.plan_write(x, tmp_path / "a", chunks=chunks)
+        little = JobBudget(Workers(None, 1, 1), 1, True)
+        aligned = plan.target.meta.grid.align(x.chunks)
+        values = written_blocks(x, plan.target, plan.region, aligned)
+        (way,) = ways(values, little, CostModel(), None)
+        assert len(way.blocks[0]) * len(way.blocks[1]) > 33
+        ran: list[str] = []
+        with Callback(pretask=lambda key, *_: ran.append(str(key[0]))):
+            replace(plan, ways=(way,), blocks=way.blocks).run()
+    merged = sum(name.startswith("rechunk-merge") for name in ran)
+    assert merged <= len(way.blocks[0]) * len(way.blocks[1])
+    assert alive.now == 0
+    assert alive.most <= way.waiting
+    assert (zd.open_array(tmp_path / "a")[...] == 1).all()
 
 
 def test_of_two_ways_the_faster_one_that_fits_is_taken():

@@ -300,7 +300,7 @@ def _graph_of(values: WrittenBlocks, blocks: Blocks, budget: JobBudget) -> Regro
     share = waiting if local else min(int(waiting / processes * _UNEVEN), waiting)
     busy = min(workers.threads_per_process, prod(map(len, blocks)))
     pieces = prod(map(_pairs, values.source, blocks))
-    tasks = pieces + prod(map(len, blocks))
+    tasks = pieces + 2 * prod(map(len, blocks))  # each is written, and its report is merged
     seconds = tasks * (_GATHER if local else _SHIP)
     if not local:
         seconds += values.nbytes / _NETWORK / processes

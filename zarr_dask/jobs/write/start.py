@@ -7,6 +7,7 @@ which `zarr_dask.jobs.write.running` computes.
 
 from __future__ import annotations
 
+import sys
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial, reduce
@@ -76,6 +77,9 @@ if TYPE_CHECKING:
 
 
 __all__ = ["StartedWrite", "start_write", "withdraw_write"]
+
+_ONE_STEP = sys.maxsize
+"""Multiple of its tasks that a regrouping may have before dask puts steps between."""
 
 
 @dataclass(frozen=True)
@@ -590,7 +594,8 @@ class _WriteStart:
         if plan.staged and staging is not None and not nothing_left:
             return self._staged(staging)
         if plan.regrouped:
-            return plan.values.rechunk(plan.blocks, method="tasks"), None
+            # in one step, as estimated: dask's steps between hold whole blocks of their own
+            return plan.values.rechunk(plan.blocks, _ONE_STEP, method="tasks"), None
         return plan.values, None
 
     def _write(
@@ -599,8 +604,10 @@ class _WriteStart:
         from zarr_dask.graph import write_array
 
         origin = tuple(s.start for s in self.plan.region)
+        waits = self.plan.regrouped and not self.plan.staged
         # a write is an effect: what a scheduler still knows of an equal one must not stand for it
-        return write_array(values, writer, origin, f"{target.token}-{self.token}", only, self.topic)
+        token = f"{target.token}-{self.token}"
+        return write_array(values, writer, origin, token, only, self.topic, in_order=waits)
 
     def _staging_folder(self) -> StagingFolder | None:
         """Return the folder of the array between, if there is or may be one."""
