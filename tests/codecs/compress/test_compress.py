@@ -150,6 +150,38 @@ def test_a_small_chunk_that_repeats_is_compressed_at_most_twice(monkeypatch, val
     assert bytes(decoded) == values.tobytes()
 
 
+def _sparse(share, decimals):
+    random = np.random.default_rng(7)
+    values = np.round(random.normal(size=1 << 17) * 10, decimals)
+    return np.where(random.random(values.size) < share, values, 0)
+
+
+def _some(values):
+    return np.random.default_rng(2).choice(values, 1 << 17)
+
+
+RANDOM = np.random.default_rng(1)
+KINDS = {
+    **{
+        f"{share:%} with {decimals} decimals": _sparse(share, decimals)
+        for share, decimals in itertools.product((0.01, 0.1, 0.3), (0, 1, 2, 17))
+    },
+    "prices": np.round(RANDOM.normal(50, 20, 1 << 17), 2),
+    "names": _some(RANDOM.integers(0, 2**60, 50)),
+    "few values": _some(RANDOM.normal(size=20)).astype("f4"),
+    "smooth": np.sin(np.arange(1 << 17) / 1000),
+    "steps": np.arange(1 << 17) // 100,
+}
+
+
+@pytest.mark.parametrize("values", KINDS.values(), ids=KINDS)
+def test_the_default_is_no_larger_than_zstd_of_level_3(values):
+    encoded = DEFAULT_BLOSC.encode(values.tobytes(), values.itemsize)
+    assert len(encoded) < 1.01 * len(nc_zstd.compress(values.tobytes(), 3))
+    decoded = DEFAULT_BLOSC.decode(encoded, EncodedSize.of(values.nbytes))
+    assert bytes(decoded) == values.tobytes()
+
+
 @pytest.mark.conformance("C106")
 @pytest.mark.parametrize(
     ("data", "encoded"),

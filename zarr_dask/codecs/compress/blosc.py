@@ -239,23 +239,28 @@ class Blosc(Compressor):
             )
         shuffle, typesize = self._shuffle(itemsize)
         items, number = _items(buffer, typesize), _NUMBERS[shuffle]
-        if number == 1 and self._is_default and _repeats(items):  # the frame says how it is made
-            if items.nbytes <= _TRIED_WHOLE:
-                return min(self._compressed(items, 0), self._compressed(items, 1), key=len)
-            number = 0 if self._is_smaller_as_it_is(items) else 1
-        return self._compressed(items, number)
+        if number == 1 and self._is_default and (_repeats(items) or _occurs_often(items)):
+            return self._smallest(items)  # the frame says how it is made
+        return self._compressed(items, number, self.clevel)
 
-    def _is_smaller_as_it_is(self, items: np.ndarray) -> bool:
-        """True if a sample of elements is smaller unshuffled."""
-        strip = _STRIP // items.dtype.itemsize
-        count = min(items.nbytes // _STRIP // 8 + 2, 32)
-        starts = ((items.size - strip) * number // (count - 1) for number in range(count))
-        sample = np.concatenate([items[start : start + strip] for start in starts])
-        return len(self._compressed(sample, 0)) <= len(self._compressed(sample, 1))
+    def _smallest(self, items: np.ndarray) -> bytes:
+        """Return elements as a sample of them is smallest: shuffled, or as they are.
 
-    def _compressed(self, items: np.ndarray, shuffle: int) -> bytes:
+        As they are, they take the next level, which takes as long as what other libraries write by
+        default, unless that is of no use.
+        """
+        ways = [(1, self.clevel), (0, self.clevel), (0, self.clevel + 1)]
+        if items.nbytes <= _TRIED_WHOLE:
+            return min((self._compressed(items, *way) for way in ways[:2]), key=len)
+        sample = _sample(items)
+        shuffled, same, higher = (len(self._compressed(sample, *way)) for way in ways)
+        if shuffled < min(same, higher):
+            return self._compressed(items, *ways[0])
+        return self._compressed(items, *ways[1 if same < _MUCH * higher else 2])
+
+    def _compressed(self, items: np.ndarray, shuffle: int, level: int) -> bytes:
         compress, cname = blosc_library().compress, _NAMES[self.cname]
-        return cast("bytes", compress(items, cname, self.clevel, shuffle, self.blocksize))
+        return cast("bytes", compress(items, cname, level, shuffle, self.blocksize))
 
     @property
     def _is_default(self) -> bool:
@@ -361,12 +366,37 @@ def _repeats(items: np.ndarray) -> bool:
     return bool(np.count_nonzero(before == behind) * _FEW >= before.size)
 
 
+def _occurs_often(items: np.ndarray) -> bool:
+    """True if elements of several bytes occur more than once, such as prices and names as numbers.
+
+    Compressors find them as they are, but not their bytes one by one.
+    """
+    if items.dtype.kind != "u" or items.dtype.itemsize < 4:  # of two bytes there are not many
+        return False
+    found = np.sort(items[:: items.size // _SORTED + 1])
+    return bool(np.count_nonzero(found[1:] == found[:-1]) * _RARE > found.size)
+
+
+def _sample(items: np.ndarray) -> np.ndarray:
+    """Return strips from all over a chunk."""
+    strip = _STRIP // items.dtype.itemsize
+    count = min(items.nbytes // _STRIP // 16 + 2, 16)
+    starts = ((items.size - strip) * number // (count - 1) for number in range(count))
+    return np.concatenate([items[start : start + strip] for start in starts])
+
+
 _COMPARED = 4096
 """Maximum number of elements that are compared with the next one."""
 _FEW = 4
 """If fewer than one element in so many repeats the one before, chunks are shuffled."""
+_SORTED = 512
+"""Maximum number of elements that are compared with each other."""
+_RARE = 50
+"""If one element in so many, or fewer, is there already, chunks are shuffled."""
+_MUCH = 0.97
+"""Relative size of a sample by which the lower level is better: some percent tell nothing."""
 _STRIP = 1 << 11
-"""Bytes of a strip of the sample, which has an eighth of the chunk at most, and 64 KiB."""
+"""Bytes of a strip of the sample, which has a sixteenth of the chunk at most, and 32 KiB."""
 _TRIED_WHOLE = 2 * _STRIP
 """Bytes of the largest chunk that is no larger than a sample, and is compressed both ways."""
 
