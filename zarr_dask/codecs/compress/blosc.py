@@ -246,8 +246,8 @@ class Blosc(Compressor):
     def _smallest(self, items: np.ndarray) -> bytes:
         """Return elements as a sample of them is smallest: shuffled, or as they are.
 
-        As they are, they take the next level, which takes as long as what other libraries write by
-        default, unless that is of no use.
+        As they are, they take the next level, which is what other libraries write by default, if
+        that finds more.
         """
         ways = [(1, self.clevel), (0, self.clevel), (0, self.clevel + 1)]
         if items.nbytes <= _TRIED_WHOLE:
@@ -256,7 +256,9 @@ class Blosc(Compressor):
         shuffled, same, higher = (len(self._compressed(sample, *way)) for way in ways)
         if shuffled < min(same, higher):
             return self._compressed(items, *ways[0])
-        return self._compressed(items, *ways[1 if same < _MUCH * higher else 2])
+        is_clear = abs(same - higher) > _MUCH * higher  # else what it cannot show decides
+        takes_higher = higher < same if is_clear else _others_repeat(sample)
+        return self._compressed(items, *ways[2 if takes_higher else 1])
 
     def _compressed(self, items: np.ndarray, shuffle: int, level: int) -> bytes:
         compress, cname = blosc_library().compress, _NAMES[self.cname]
@@ -377,6 +379,17 @@ def _occurs_often(items: np.ndarray) -> bool:
     return bool(np.count_nonzero(found[1:] == found[:-1]) * _RARE > found.size)
 
 
+def _others_repeat(sample: np.ndarray) -> bool:
+    """True if elements of another value than the most frequent one repeat, as far as is known.
+
+    Those with few decimals do, all over the chunk: a higher level finds them.
+    """
+    found = np.sort(sample)
+    others = found[found != found[found.size // 2]]
+    repeated = np.count_nonzero(others[1:] == others[:-1])
+    return bool(others.size < _LEAST or repeated * _LEAST > others.size)
+
+
 def _sample(items: np.ndarray) -> np.ndarray:
     """Return strips from all over a chunk."""
     strip = _STRIP // items.dtype.itemsize
@@ -393,8 +406,10 @@ _SORTED = 512
 """Maximum number of elements that are compared with each other."""
 _RARE = 50
 """If one element in so many, or fewer, is there already, chunks are shuffled."""
-_MUCH = 0.97
-"""Relative size of a sample by which the lower level is better: some percent tell nothing."""
+_MUCH = 0.03
+"""Relative difference of sizes of a sample that says which one of two levels is better."""
+_LEAST = 100
+"""Number of elements of a sample of which less than one in so many is there already."""
 _STRIP = 1 << 11
 """Bytes of a strip of the sample, which has a sixteenth of the chunk at most, and 32 KiB."""
 _TRIED_WHOLE = 2 * _STRIP
