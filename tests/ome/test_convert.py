@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 import re
 import subprocess
@@ -531,6 +532,37 @@ def test_pages_in_one_strip_are_decoded_once_by_as_many_threads_as_have_room(
     for level in range(2):
         read, wanted = (zd.ome.open(tmp_path / name).level(level) for name in ("a.zarr", "b.zarr"))
         np.testing.assert_array_equal(read[...], wanted[...])
+
+
+MEMORY = """
+import json, sys
+from pathlib import Path
+import dask
+import zarr_dask as zd
+
+def memory(name):
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(name))
+
+with dask.config.set(scheduler="threads", num_workers=2):
+    zd.ome.convert("small.tif", "small.zarr")
+    plan = zd.ome.plan_convert("wide.tif", "wide.zarr")
+    Path("/proc/self/clear_refs").write_text("5")
+    idle = memory("VmRSS")
+    plan.run()
+print(json.dumps([memory("VmHWM") - idle, plan.peak]))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc tells how much memory a process has")
+def test_wide_strips_take_the_memory_of_the_plan(tmp_path):
+    noise = np.random.default_rng(0).normal(300, 20, (6144, 12000)).astype("u2")
+    for name, values in ("small", noise[:256, :256]), ("wide", noise):
+        tifffile.imwrite(tmp_path / f"{name}.tif", values, compression="lzw", rowsperstrip=64)
+    command = [sys.executable, "-c", MEMORY]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    grown, peak = json.loads(done.stdout)
+    assert grown <= peak
 
 
 def test_what_has_little_room_besides_a_page_decodes_it_a_few_times(tmp_path):

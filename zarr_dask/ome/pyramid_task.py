@@ -8,7 +8,7 @@ from typing import Protocol
 
 import numpy as np
 
-from zarr_dask._util.buffers import malloc_keep_freed
+from zarr_dask._util.buffers import malloc_keep_freed, mmap_empty
 from zarr_dask.array.array import Array
 from zarr_dask.array.writer import write_object_part
 from zarr_dask.errors import DataTypeError, GridError
@@ -52,7 +52,8 @@ class StoredSource:
 
     def read(self, region: Region) -> np.ndarray:
         """See `PixelReader.read`."""
-        return self.array.read(region, threads=1)
+        shape = tuple(s.stop - s.start for s in region)
+        return self.array.read(region, out=mmap_empty(shape, self.array.dtype), threads=1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -185,6 +186,7 @@ class PyramidTask:
             written.put(arrays[0], made, pixels)
             if next_level is not None:
                 self._coarse_into(next_level, number, pixels, made)
+            del pixels  # before the next piece is read
         if next_level is not None:
             self._write_further(number, next_level, written)
 
@@ -201,7 +203,7 @@ class PyramidTask:
     def _buffer(self, number: int, level: int) -> np.ndarray:
         region = self.stage.region(number, level)
         shape = tuple(s.stop - s.start for s in region)
-        return np.empty(shape, self.arrays[level].dtype)
+        return mmap_empty(shape, self.arrays[level].dtype)
 
     def _first_level(self, source: PixelReader, piece: Region, made: Region) -> np.ndarray:
         """Return the pixels of the first level that are made of a piece."""
