@@ -223,6 +223,8 @@ class ObjectDigest:
     ----------
     checksum
         True to compute the CRC-32C and the CRC-32; otherwise the first is recorded as 0.
+    with_crc32
+        False to leave out the CRC-32, for records that have no room for it.
     with_sha256
         True to compute the SHA-256 as well.
 
@@ -234,20 +236,25 @@ class ObjectDigest:
     >>> found = noting.of("c/0")
     >>> found.key, found.nbytes, found.crc32c, found.crc32
     ('c/0', 9, 3808858755, 3421780262)
+    >>> ObjectDigest(with_crc32=False).of("c/0").crc32 is None
+    True
     """
 
-    def __init__(self, *, checksum: bool = True, with_sha256: bool = False) -> None:
+    def __init__(
+        self, *, checksum: bool = True, with_crc32: bool = True, with_sha256: bool = False
+    ) -> None:
         self.nbytes = 0
+        self.crc32c = 0
         self._checksum = checksum
-        self._crc32c = 0
-        self._crc32 = 0
+        self._crc32 = 0 if checksum and with_crc32 else None
         self._sha256 = sha256() if with_sha256 else None
 
     def __call__(self, piece: Buffer) -> None:
         """Add a piece."""
         self.nbytes += memoryview(piece).nbytes
         if self._checksum:
-            self._crc32c = crc32c(piece, self._crc32c)
+            self.crc32c = crc32c(piece, self.crc32c)
+        if self._crc32 is not None:
             self._crc32 = isal_zlib.crc32(piece, self._crc32)
         if self._sha256 is not None:
             self._sha256.update(piece)
@@ -255,8 +262,7 @@ class ObjectDigest:
     def of(self, key: str) -> StoredObject:
         """Return the record of an object with this key."""
         sha = None if self._sha256 is None else self._sha256.hexdigest()
-        other = self._crc32 if self._checksum else None
-        return StoredObject(key, self.nbytes, self._crc32c, sha, other)
+        return StoredObject(key, self.nbytes, self.crc32c, sha, self._crc32)
 
 
 def stored_object(key: str, buffers: Sequence[Buffer], *, with_sha256: bool) -> StoredObject:

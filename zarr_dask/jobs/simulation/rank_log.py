@@ -61,8 +61,11 @@ _RECORD = "held-"
 """Names of records begin so."""
 
 
+_to_json = json.JSONEncoder(separators=(",", ":")).encode
+
+
 def _line(record: Record) -> bytes:
-    text = json.dumps(record, separators=(",", ":")).encode()
+    text = _to_json(record).encode()
     return b"%08x %b\n" % (crc32c(text), text)
 
 
@@ -249,7 +252,8 @@ class _LocalFile:
             if locked:
                 # network file systems show to other hosts what was written before it is given up
                 unlock(self.descriptor)
-                _lock(self.descriptor, self.path, wait=False)
+                if not lock(self.descriptor, wait=False):
+                    raise _in_use(self.path)
         except OSError as error:
             raise _failed("append to", self.path, error) from error
         self.size += len(line)
@@ -446,7 +450,7 @@ class LogFolder:
         text = get_start(self.store, self.prefix + REWINDS, _PIECE)
         if text is None:
             raise self._ended()
-        return self._all_records(REWINDS, 0, text)[0]
+        return self._all_records(REWINDS, 0, text)[0] if text else []
 
     def _ended(self) -> WriterNotFoundError:
         return WriterNotFoundError(

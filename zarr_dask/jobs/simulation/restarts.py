@@ -143,13 +143,14 @@ def check_not_past(output: Output, rank: int, rewind: int, appender: LogWriter) 
         If the output has ended.
     """
     appender.check_held()
-    rewinds = RestartHistory(output.folder.restarts())
-    if rewinds.last > rewind:
+    rewinds = output.folder.restarts()
+    if len(rewinds) > rewind:
+        step = rewinds[rewind]["from_step"]
         raise RankError(
-            f"{output.where} began anew with step {rewinds.steps[rewind]} after this process had "
-            f"attached as rank {rank}: its steps do not count any more. End it if it is of a run "
-            "before. If it is not, the ranks of this run were taken for those of another one that "
-            "began with the same step: attach all with run=, a name that no other run has."
+            f"{output.where} began anew with step {step} after this process had attached as rank "
+            f"{rank}: its steps do not count any more. End it if it is of a run before. If it is "
+            "not, the ranks of this run were taken for those of another one that began with the "
+            "same step: attach all with run=, a name that no other run has."
         )
 
 
