@@ -1,10 +1,11 @@
 """What output costs the ranks of a simulation, beside files of other kinds, in one job of MPI.
 
-    mpiexec -n 8 python -m benchmarks.ranks [--dir FOLDER] [--steps 40] [--rounds 3]
+    mpiexec -n 8 python -m benchmarks.ranks [--dir FOLDER] [--steps 40] [--rounds 3] [--only WORD]
 
 In each step every rank puts its megabyte of 8 MiB. Times are of the processor, per step and rank,
-waiting included; the throughput is that of the slowest rank. Parallel HDF5 needs an h5py that was
-built with MPI.
+waiting included; the throughput is that of the slowest rank. Chunk files, parallel HDF5 and
+parallel netCDF-4 are written by C (`ranks_peers.c`), with what ``tools/servers.sh parallel-io``
+installs, which goes with Open MPI; ADIOS2 by its wheel, which has no MPI: a file of each rank.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
+from functools import cache, partial
+from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
 
@@ -29,7 +32,13 @@ import zarr_dask as zd
 COMM = MPI.COMM_WORLD
 ROWS, COLUMNS = 512, 512
 RAW = [{"name": "bytes", "configuration": {"endian": "little"}}]
+PEERS = Path(__file__).with_name("ranks_peers.c")
 SOURCE = Path(__file__).parents[1] / "examples/c/zd_rank.c"
+SERVERS = Path(__file__).parents[1] / ".servers"
+LIBRARIES = (
+    *("libaec.so.0", "libsz.so.2", "libhdf5_openmpi.so.103", "libhdf5_openmpi_hl.so.100"),
+    "libnetcdf_mpi.so.19",
+)
 
 Put = Callable[[int, np.ndarray], object]
 
@@ -52,6 +61,68 @@ def renamed_files(folder: Path) -> Iterator[Put]:
         Path(f"{path}.tmp").rename(path)
 
     yield put
+
+
+@cache
+def peers() -> ctypes.CDLL | None:
+    """The peers in C, if their libraries are there and go with this MPI."""
+    libraries = SERVERS / "parallel-io/usr/lib/x86_64-linux-gnu"
+    if "Open MPI" not in MPI.Get_library_version() or not libraries.exists():
+        return None
+    for name in LIBRARIES:  # no search path: the folder has an Open MPI of its own
+        ctypes.CDLL(str(libraries / name), ctypes.RTLD_GLOBAL)
+    built = Path(tempfile.gettempdir(), f"ranks_peers-{os.getuid()}.so")
+    if COMM.rank == 0:
+        headers = [SERVERS / "openmpi/include", libraries / "netcdf/mpi/include"]
+        headers += [SERVERS / "parallel-io/usr/include/hdf5/openmpi"]
+        command = ["cc", "-O2", "-shared", "-fPIC", "-o", built, PEERS]
+        subprocess.run([*command, *(f"-I{folder}" for folder in headers)], check=True)
+    COMM.barrier()
+    return ctypes.CDLL(str(built))
+
+
+@contextmanager
+def chunk_files(folder: Path) -> Iterator[Put]:
+    """Chunks under the keys of Zarr, written aside and renamed, and nothing else."""
+    c, path = peers(), str(folder).encode()
+
+    def put(step: int, block: np.ndarray) -> None:
+        if c.chunk_put(path, step, COMM.rank, ctypes.c_void_p(block.ctypes.data), size):
+            raise OSError("chunk_put")
+
+    size = ctypes.c_size_t(ROWS * COLUMNS * 4)
+    yield put
+
+
+@contextmanager
+def in_one_file(folder: Path, kind: str, *, collective: bool) -> Iterator[Put]:
+    """One file of all ranks, a chunk for each step and rank: h5 for HDF5, nc for netCDF-4."""
+    begin, write, end = (getattr(peers(), f"{kind}_{name}") for name in ("begin", "put", "end"))
+    path, comm = str(folder / f"run.{kind}").encode(), ctypes.c_void_p(MPI._addressof(COMM))
+    if begin(path, comm, COMM.size, ROWS, COLUMNS, int(collective)):
+        raise OSError(f"{kind}_begin")
+
+    def put(step: int, block: np.ndarray) -> None:
+        if write(step, COMM.rank, ctypes.c_void_p(block.ctypes.data)):
+            raise OSError(f"{kind}_put")
+
+    yield put
+    end()
+
+
+@contextmanager
+def adios2(folder: Path) -> Iterator[Put]:
+    """A file of each rank by ADIOS2 without MPI."""
+    import adios2
+
+    with adios2.Stream(str(folder / f"{COMM.rank}.bp"), "w") as stream:
+
+        def put(step: int, block: np.ndarray) -> None:
+            stream.begin_step()
+            stream.write("u", block, (ROWS, COLUMNS), (0, 0), (ROWS, COLUMNS))
+            stream.end_step()
+
+        yield put
 
 
 @contextmanager
@@ -78,23 +149,6 @@ def c_files(folder: Path) -> Iterator[Put]:
     c.zd_detach(rank)
 
 
-@contextmanager
-def hdf5(folder: Path, *, collective: bool) -> Iterator[Put]:
-    """Parallel HDF5, a chunk for each step and rank."""
-    import h5py
-
-    with h5py.File(folder / "run.h5", "w", driver="mpio", comm=COMM) as file:
-        shape, chunks = (1000, COMM.size * ROWS, COLUMNS), (1, ROWS, COLUMNS)
-        u = file.create_dataset("u", shape, "f4", chunks=chunks)
-        rows = slice(COMM.rank * ROWS, (COMM.rank + 1) * ROWS)
-
-        def put(step: int, block: np.ndarray) -> None:
-            with u.collective if collective else ExitStack():
-                u[step, rows] = block
-
-        yield put
-
-
 def create(folder: Path, steps: int, *, gather: bool) -> None:
     """Make an output whose stored objects have some steps, of a rank or of all."""
     shape = (COMM.size * ROWS, COLUMNS)
@@ -117,18 +171,18 @@ def writer(folder: Path, *, steps: int, gather: bool) -> Iterator[Put]:
 
 def cases() -> dict[str, Callable[[Path], object]]:
     """The contenders, by their names."""
-    import h5py
-
     found: dict[str, Callable[[Path], object]] = {
         "numpy.save": numpy_save,
         "files, renamed": renamed_files,
         "examples/c/zd_rank.c": c_files,
     }
-    if h5py.get_config().mpi:
-        for kind in ("independent", "collective"):
-            found[f"HDF5, {kind}"] = lambda folder, kind=kind: hdf5(
-                folder, collective=kind == "collective"
-            )
+    if peers() is not None:
+        found["C, chunk files and rename"] = chunk_files
+        for kind, label in {"h5": "HDF5", "nc": "netCDF-4"}.items():
+            for how in ("independent", "collective"):
+                found[f"{label}, {how}"] = partial(in_one_file, kind=kind, collective=how[0] == "c")
+    if find_spec("adios2"):
+        found["ADIOS2, a file of each rank"] = adios2
     for gather in (False, True):
         for steps in (1, 10):
             name = f"Writer{', gather' * gather}, {steps} per object"
@@ -161,18 +215,22 @@ def main() -> None:
     parser.add_argument("--dir", type=Path)
     parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--only", action="append", help="contenders whose name has this word")
     options = parser.parse_args()
     root = COMM.bcast(tempfile.mkdtemp(dir=options.dir) if COMM.rank == 0 else None)
-    found = {name: [] for name in cases()}
+    words = options.only or [""]
+    chosen = {name: make for name, make in cases().items() if any(word in name for word in words)}
+    found = {name: [] for name in chosen}
     for _ in range(options.rounds):  # in turn, so that all see the same machine
-        for name, make in cases().items():
+        for name, make in chosen.items():
             found[name].append(measure(make, Path(root, "one"), options.steps))
     if COMM.rank == 0:
         shutil.rmtree(root)
-        print("| | CPU ms per step and rank | MB/s |\n|---|---|---|")
+        print("| | CPU ms per step and rank | least | MB/s | most |\n|---|---|---|---|---|")
         for name, every in found.items():
-            cpu, speed = (median(one) for one in zip(*every, strict=True))
-            print(f"| {name} | {cpu:.2f} | {speed:.0f} |")
+            cpus, speeds = zip(*every, strict=True)
+            print(f"| {name} | {median(cpus):.2f} | {min(cpus):.2f} ", end="")
+            print(f"| {median(speeds):.0f} | {max(speeds):.0f} |")
 
 
 if __name__ == "__main__":
