@@ -220,6 +220,16 @@ def test_commands(repository, url, tmp_path):
     assert np.array_equal(stored(repository, "laid"), VALUES)
 
 
+def test_a_command_names_an_array_in_a_repository_apart(repository, url, capfd):
+    zd.to_zarr(blocks(), url, "a")
+    with pytest.raises(SystemExit, match="0"):
+        cli.main(["info", url, "a"])
+    assert "shape" in capfd.readouterr().out
+    with pytest.raises(SystemExit, match="3"):
+        cli.main(["info", f"{url}/a"])
+    assert "PATH after URL" in " ".join(capfd.readouterr().err.split())
+
+
 def test_a_plan_for_a_branch_is_run_as_a_whole(repository, url, tmp_path, capsys):
     """Parts would be sessions of their own, of which each would be committed by itself."""
     zd.to_zarr(blocks(), url, "a")

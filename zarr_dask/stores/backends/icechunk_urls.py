@@ -63,7 +63,8 @@ class IcechunkURL:
             raise StoreError(
                 f"{url} cannot be opened: {str(error).splitlines()[0]}. Expected a repository "
                 "(icechunk.Repository.create makes one), and @branch.NAME, @tag.NAME or @SNAPSHOT "
-                "behind it."
+                "behind it. What lies in it is named apart: path= in Python, PATH after URL on the "
+                "command line."
             ) from error
         text = json.dumps(dict(storage_options), sort_keys=True)
         version = (place, reference) if at else (url, "")
