@@ -257,7 +257,7 @@ class Blosc(Compressor):
         if shuffled < min(same, higher):
             return self._compressed(items, *ways[0])
         is_clear = abs(same - higher) > _MUCH * higher  # else what it cannot show decides
-        takes_higher = higher < same if is_clear else _others_repeat(sample)
+        takes_higher = higher < same if is_clear else _others_repeat(items, sample)
         return self._compressed(items, *ways[2 if takes_higher else 1])
 
     def _compressed(self, items: np.ndarray, shuffle: int, level: int) -> bytes:
@@ -379,15 +379,15 @@ def _occurs_often(items: np.ndarray) -> bool:
     return bool(np.count_nonzero(found[1:] == found[:-1]) * _RARE > found.size)
 
 
-def _others_repeat(sample: np.ndarray) -> bool:
-    """True if elements of another value than the most frequent one repeat, as far as is known.
+def _others_repeat(items: np.ndarray, sample: np.ndarray) -> bool:
+    """True if elements of another value than the most frequent one repeat.
 
     Those with few decimals do, all over the chunk: a higher level finds them.
     """
-    found = np.sort(sample)
-    others = found[found != found[found.size // 2]]
-    repeated = np.count_nonzero(others[1:] == others[:-1])
-    return bool(others.size < _LEAST or repeated * _LEAST > others.size)
+    frequent = np.sort(sample)[sample.size // 2]
+    looked_at = items[:: items.size // _LOOKED_AT + 1]
+    others = np.sort(looked_at[looked_at != frequent][:_COMPARED])
+    return bool(np.count_nonzero(others[1:] == others[:-1]) * _FEW_OTHERS > others.size)
 
 
 def _sample(items: np.ndarray) -> np.ndarray:
@@ -408,8 +408,10 @@ _RARE = 50
 """If one element in so many, or fewer, is there already, chunks are shuffled."""
 _MUCH = 0.03
 """Relative difference of sizes of a sample that says which one of two levels is better."""
-_LEAST = 100
-"""Number of elements of a sample of which less than one in so many is there already."""
+_LOOKED_AT = 1 << 15
+"""Maximum number of elements among which others than the most frequent one are looked for."""
+_FEW_OTHERS = 200
+"""If one of so many others, or fewer, is there already, the lower level is better."""
 _STRIP = 1 << 11
 """Bytes of a strip of the sample, which has a sixteenth of the chunk at most, and 32 KiB."""
 _TRIED_WHOLE = 2 * _STRIP
