@@ -6,6 +6,7 @@ import json
 import zipfile
 from itertools import product
 
+import dask
 import dask.array as da
 import numpy as np
 import pytest
@@ -26,6 +27,7 @@ from zarr_dask.errors import (
     OmeMetadataWarning,
     OmeVersionError,
     SourceIsTargetError,
+    ZarrDaskWarning,
 )
 from zarr_dask.ome import LabelImage, Method
 from zarr_dask.ome.downsample import METHODS, downsample, gaussian_weights
@@ -303,6 +305,17 @@ def test_memory_decides_how_many_levels_a_stage_has():
     assert all(plan.peak <= plan.max_mem for plan in plans)
     with pytest.raises(MemoryBudgetError, match="max_mem"):
         zd.ome.plan_write(x, {}, axes="yx", chunks=256, levels=5, max_mem="1MB")
+
+
+def test_blocks_that_dask_regroups_are_counted_or_told(tmp_path):
+    x = da.zeros((8, 2048, 2048), chunks=-1, dtype="u2")
+    with dask.config.set(scheduler="threads", num_workers=2):
+        plan = zd.ome.plan_write(x, tmp_path / "a", axes="zyx", levels=2, max_mem="1GB")
+        assert "regrouped" in str(plan)
+        assert 2 * x.nbytes < plan.peak <= plan.max_mem
+        with pytest.warns(ZarrDaskWarning, match="blocks of the dask array have up to 67.1 MB"):
+            plan = zd.ome.plan_write(x, tmp_path / "a", axes="zyx", levels=2, max_mem="100MB")
+    assert plan.peak <= plan.max_mem
 
 
 def test_numbers_of_numpy_are_numbers():

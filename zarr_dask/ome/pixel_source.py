@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from zarr_dask._util.warnings import warn
 from zarr_dask.array.array import Array
 from zarr_dask.errors import DataTypeError, MemoryBudgetError, SourceIsTargetError
 from zarr_dask.grid.grid import Region, Shape
 from zarr_dask.hierarchy.open_node import open_array
 from zarr_dask.jobs.engine import Workers, find_workers
 from zarr_dask.jobs.engine.map_regions import is_dask
+from zarr_dask.jobs.engine.plan import format_bytes, pluralize
 from zarr_dask.jobs.engine.predict import memory_budget
 from zarr_dask.jobs.write.checks import check_not_read
 from zarr_dask.ome.downsample import Method
@@ -173,7 +175,24 @@ def make_pyramid_plan(
     reads_again = made is not None and others[0].last == 0 < made[0].last
     if made is not None and (reads_again or made[0].tasks >= others[0].tasks):
         return PyramidPlan(pixels, arrays, factors, method, made)
-    return PyramidPlan(PixelSource(values), arrays, factors, method, others)
+    counted = (_with_blocks(others[0], values, budget), *others[1:])
+    return PyramidPlan(PixelSource(values), arrays, factors, method, counted)
+
+
+def _with_blocks(stage: PyramidStage, values: Any, budget: Budget) -> PyramidStage:
+    """Return a stage whose tasks also hold a block of a graph, or warn if there is no room."""
+    block = prod(values.chunksize) * values.dtype.itemsize
+    threads = pluralize(budget.workers.threads_per_process, "thread")
+    counted = replace(stage, peak=stage.peak + block)
+    if counted.peak * budget.workers.threads_per_process <= budget.max_mem:
+        return counted
+    room, beside = format_bytes(budget.max_mem), format_bytes(stage.peak)
+    warn(
+        f"blocks of the dask array have up to {format_bytes(block)}, which Dask holds beside the "
+        f"{beside} of each task: more than max_mem={room} for {threads} per process. Read the "
+        "image in smaller blocks (chunk_dims= of bioio, chunks= of dask), or run fewer threads."
+    )
+    return stage
 
 
 def _is_busy(stage: PyramidStage, itemsize: int, threads: int) -> bool:
