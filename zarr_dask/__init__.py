@@ -336,7 +336,10 @@ _INSTEAD = {
         "It is dask's, or xarray's: zarr_dask.from_zarr(url) opens a dask array.",
     ),
     **dict.fromkeys(
-        ("Coordinates", "Variable", "align", "corr", "date_range", "infer_freq"),
+        (
+            *("Coordinates", "DataArray", "DataTree", "Dataset", "Variable"),
+            *("align", "corr", "date_range", "infer_freq"),
+        ),
         "It is xarray's: zarr_dask.open_dataset(url) opens a dataset of xarray.",
     ),
     **dict.fromkeys(
@@ -397,6 +400,11 @@ _INSTEAD = {
     ),
     "open_groups": "zarr_dask.open_datatree(url) opens all groups as datasets.",
     "open_like": "zarr_dask.zeros_like(other, url) creates an array like another one.",
+    "owners": "zarr_dask.decompose(grid, decomposition) says which rank has which part of a step.",
+    **dict.fromkeys(
+        ("plan_to_zarr", "plan_save"), "zarr_dask.plan_write(x, url) plans what to_zarr does."
+    ),
+    "plan_write_dataset": "zarr_dask.plan_dataset(ds, url) plans what write_dataset does.",
     "print_debug_info": "zarr_dask.show_versions() prints the versions of packages.",
     "random": "dask.array.random makes values, zarr_dask.to_zarr(x, url) writes them.",
     "read": "zarr_dask.open_array(url)[...] reads values, from_zarr(url) opens them lazily.",
@@ -436,7 +444,10 @@ _INSTEAD = {
         ("doctor", "version"),
         "zarr_dask.show_versions() prints versions; zarr_dask.__version__ is this one's.",
     ),
-    "write": "zarr_dask.to_zarr(x, url) writes dask arrays, save(url, values) those in memory.",
+    **dict.fromkeys(
+        ("write", "write_array", "write_zarr"),
+        "zarr_dask.to_zarr(x, url) writes dask arrays, save(url, values) those in memory.",
+    ),
     "ZipStore": "zarr_dask.stores.ZipStore reads an archive, zarr_dask.ZipWriter writes one.",
 }
 """Names of other libraries, and what to write instead."""

@@ -779,6 +779,8 @@ OTHER_TOOLS = {
     "cp -r a b": "Use copy",
     "sync a b": "--resume",
     "mv a b": "copy, then delete",
+    "append a": "'ingest' for files",
+    "set-attrs a u=m": "create --attribute",
     "rm -r a": "Use delete",
     "rb a": "Use delete",
     "mb a": "Use create",

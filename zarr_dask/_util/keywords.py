@@ -108,6 +108,10 @@ _ABSENT: Mapping[str, str] = {
         ("level", "clevel", "cname"),
         "it belongs to a codec, as in codecs=[{'name': 'zstd', 'configuration': {'level': 5}}]",
     ),
+    **dict.fromkeys(
+        ("anon", "endpoint_url", "key", "profile", "secret", "token"),
+        "storage_options={'anon': True} and others say how a store is reached",
+    ),
     "align_chunks": "blocks that do not fit the chunks are regrouped",
     **dict.fromkeys(
         ("combine", "compat", "data_vars", "join", "parallel", "preprocess"),
@@ -160,7 +164,10 @@ _ABSENT: Mapping[str, str] = {
     "rtol": "values are compared exactly; numpy.testing.assert_allclose has tolerances",
     "variables": "a dataset is indexed, as in dataset[['t']], and reads no more than that",
     "lock": "every stored object has one writing task, so that no lock is needed",
-    "num_workers": "dask.config.set(num_workers=4), or a cluster, says how many run at a time",
+    **dict.fromkeys(
+        ("max_workers", "n_jobs", "n_workers", "num_workers"),
+        "dask.config.set(num_workers=4), or a cluster, says how many run at a time",
+    ),
     "client": "a distributed.Client that was made is used, or that of client.as_current()",
     "read": "zarr_dask.from_zarr(url, read=...) reads, and what it gives is written",
     "scheduler": "dask.config.set(scheduler=...), or an active distributed.Client, decides",
@@ -182,6 +189,18 @@ _ABSENT: Mapping[str, str] = {
 
 
 _DRY = frozenset({"dry", "dry_run", "dryrun"})
+_PLANS = {
+    "to_zarr": "plan_write",
+    "write_dataset": "plan_dataset",
+    **{
+        name: f"plan_{name}"
+        for name in (
+            *("add_level", "convert", "copy", "ingest", "rechunk", "update"),
+            *("write", "write_labels", "write_plate"),
+        )
+    },
+}
+"""Functions, and those that plan what they do."""
 
 
 def closest(name: object, known: Iterable[str], *, closeness: float = 0.6) -> str | None:
@@ -237,8 +256,8 @@ def unknown_keyword(function: str, name: str, known: Collection[str]) -> TypeErr
         return TypeError(f"{message} It needs none: {_ABSENT[name]}.")
     if name == "overwrite" and "mode" in known:
         return TypeError(f"{message} mode='w' replaces what is there.")
-    if name in _DRY:
-        return TypeError(f"{message} The plan shows what it would do: plan_{function}(...).")
+    if name in _DRY and function in _PLANS:
+        return TypeError(f"{message} The plan shows what it would do: {_PLANS[function]}(...).")
     hint = did_you_mean(name, known) or f" It takes {', '.join(sorted(known))}."
     return TypeError(message + hint)
 

@@ -202,6 +202,7 @@ _HABITS = {
         "'ingest' for NetCDF and HDF5, 'ome convert' for TIFF, 'copy --codecs' or rechunk for Zarr",
     ),
     "checksum": "digest",
+    "append": "'ingest' for files, to_zarr(x, url, append=0) in Python for values",
     "chmod": "the tools of the store",
     "consolidate-metadata": "consolidate",
     "cp": "copy",
@@ -237,7 +238,7 @@ _HABITS = {
     "repair": "verify, which says what each finding takes; --sweep removes leftovers",
     **dict.fromkeys(("compress", "repack", "recompress"), "'copy --codecs', or rechunk"),
     **dict.fromkeys(
-        ("ncatted", "set", "set-attr", "setattr"),
+        ("ncatted", "set", "set-attr", "set-attrs", "setattr"),
         "node.attrs[name] = value in Python, or create --attribute",
     ),
     "survey": "ls --recursive, tree, or inventory",

@@ -60,8 +60,9 @@ def with_hint_of_file(error: NodeNotFoundError, store: Store) -> NodeNotFoundErr
         above, name = Path(root).parent, Path(root).name
         names = [one.name for one in above.iterdir()] if above.is_dir() else []
         by_stem = {one.removesuffix(".zarr"): one for one in names}
-        meant = closest(name.removesuffix(".zarr"), by_stem)
-        hint = "There is no such folder." + (f" Did you mean {by_stem[meant]!r}?" if meant else "")
+        stem = closest(name.removesuffix(".zarr"), by_stem)
+        meant = by_stem[stem] if stem else closest(name, names, closeness=0.8)
+        hint = "There is no such folder." + (f" Did you mean {meant!r}?" if meant else "")
         hint = _of_other_spelling(root) or hint
         hint += " zarr_dask.create_array and create_group make nodes."
     else:

@@ -96,9 +96,7 @@ def open(
     >>> zd.open(values, "wind", mode="w", shape=(4,), dtype="f4").chunks
     (4,)
     """
-    if mode not in ("r", "r+", "a", "w", "w-"):  # a set would fail for unhashable values
-        hint = " Use 'w-'." if str(mode) == "x" else ""
-        raise ValueError(f"mode={mode!r}: expected 'r', 'r+', 'a', 'w' or 'w-'.{hint}")
+    _check_mode(mode)
     if mode in ("r", "r+") and options:
         raise TypeError(
             f"{sorted(options)} are for a new node; mode={mode!r} opens one that exists. Give "
@@ -117,6 +115,12 @@ def open(
     elif DATA_OPTIONS & options.keys():
         raise NodeTypeError(f"{node.where} is a group; shape=, dtype= and data= are of an array.")
     return node
+
+
+def _check_mode(mode: Mode) -> None:
+    if mode not in ("r", "r+", "a", "w", "w-"):  # a set would fail for unhashable values
+        hint = " Use 'w-'." if str(mode) == "x" else ""
+        raise ValueError(f"mode={mode!r}: expected 'r', 'r+', 'a', 'w' or 'w-'.{hint}")
 
 
 def _created(
@@ -215,7 +219,8 @@ def open_array(
     >>> a[...]
     array([1, 0, 3], dtype=int32)
     """
-    if mode not in {"r", "r+"} and not {"shape", "data"} & options.keys():
+    _check_mode(mode)
+    if mode not in ("r", "r+") and not {"shape", "data"} & options.keys():
         if mode != "a":
             raise TypeError("a new array needs shape= (and dtype=), or data=.")
         node = open_existing(url, path, mode, format, storage_options, read)
