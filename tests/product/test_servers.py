@@ -75,6 +75,12 @@ def ceph(tmp_path_factory):
         yield server
 
 
+@pytest.fixture(scope="module")
+def seaweedfs(tmp_path_factory):
+    with object_stores.seaweedfs_server(tmp_path_factory.mktemp("seaweedfs")) as server:
+        yield server
+
+
 class OnAService(StoreTests):
     backend: str
     service: str
@@ -125,6 +131,16 @@ class TestCephObstore(OnAService):
 
 class TestCephFsspec(OnAService):
     backend, service = "fsspec", "ceph"
+    pytestmark = pytest.mark.slow
+
+
+class TestSeaweedObstore(OnAService):
+    backend, service = "obstore", "seaweedfs"
+    pytestmark = pytest.mark.slow
+
+
+class TestSeaweedFsspec(OnAService):
+    backend, service = "fsspec", "seaweedfs"
     pytestmark = pytest.mark.slow
 
 

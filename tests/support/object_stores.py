@@ -7,6 +7,7 @@ Where one is not installed its tests are skipped, with CI=true they fail.
 from __future__ import annotations
 
 import atexit
+import json
 import os
 import select
 import shutil
@@ -256,6 +257,30 @@ def s3rver_server(folder: Path) -> Iterator[S3Server]:
         yield S3Server(port, process, "S3RVER", "S3RVER")
 
 
+@contextmanager
+def seaweedfs_server(folder: Path) -> Iterator[S3Server]:
+    """SeaweedFS, whose gateway knows conditions."""
+    program = installed("seaweedfs", "bin/weed")
+    (folder / "data").mkdir()
+    credentials = [{"accessKey": KEY, "secretKey": SECRET}]
+    user = {"name": "test", "credentials": credentials, "actions": ["Admin", "Read", "Write"]}
+    user["actions"] += ["List", "Tagging"]
+    (folder / "s3.json").write_text(json.dumps({"identities": [user]}))
+    ports = {
+        f"{part}.port{kind}": free_port()
+        for part in ("master", "volume", "filer", "s3")
+        for kind in ("", ".grpc")
+    }
+    command = [program, "server", "-ip=127.0.0.1", f"-dir={folder}/data", "-s3", "-volume.max=100"]
+    command += [f"-s3.config={folder}/s3.json", "-master.volumeSizeLimitMB=64"]
+    command += ["-s3.port.iceberg=0", "-s3.port.lance=0", "-master.telemetry=false"]
+    command += [f"-{name}={port}" for name, port in ports.items()]
+    with running(command, ports["s3.port"]) as process:
+        server = S3Server(ports["s3.port"], process)
+        server.admin.create_bucket(Bucket="bucket")
+        yield server
+
+
 SFTP = """
 import asyncio, sys
 import asyncssh
@@ -316,7 +341,9 @@ def installed(server: str, program: str) -> str:
 def missing(name: str, how: str) -> str:
     """Skip, or fail where all must be there."""
     reason = f"{name} is not installed: {how}"
-    if os.environ.get("CI", "").lower() in {"1", "true"} and "radosgw" not in how:
+    if os.environ.get("CI", "").lower() in {"1", "true"} and not how.endswith(
+        ("radosgw", "seaweedfs")
+    ):
         pytest.fail(reason)
     pytest.skip(reason)
 
