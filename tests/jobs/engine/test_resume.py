@@ -1341,3 +1341,19 @@ def test_a_job_that_has_ended_says_so_when_its_array_has_grown(tmp_path, options
     array.attrs["units"] = "m"
     with pytest.raises(NodeExistsError):
         zd.to_zarr(source(), tmp_path / "a", resume=True, **options)
+
+
+def test_plan_says_that_a_resuming_call_found_nothing_to_resume(tmp_path):
+    """A job that was called without ``resume=`` has no receipts: the next call writes all."""
+
+    def block(values, block_info=None):
+        if (tmp_path / "fail").exists() and block_info[0]["chunk-location"] == (3,):
+            raise RuntimeError("stopped")
+        return values
+
+    x = da.ones(8, chunks=2).map_blocks(block, dtype="f8", meta=np.ones(0))
+    (tmp_path / "fail").touch()
+    for resume, said in ((False, "none was found to resume"), (True, "resumes the job")):
+        with pytest.raises(RuntimeError, match="stopped"):
+            zd.to_zarr(x, tmp_path / "a", resume=resume)
+        assert said in str(zd.plan_write(x, tmp_path / "a", resume=True))

@@ -176,7 +176,8 @@ class ResumePlan:
                 if append_or_none(self.place.store)
                 else "an object for each process and at least 2 s of its work"
             )
-            return f"  journal {self.place.url}, {files}"
+            found = "; none was found to resume: all is written" if self.options.resume else ""
+            return f"  journal {self.place.url}, {files}{found}"
         return None
 
     def begin(
