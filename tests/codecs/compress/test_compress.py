@@ -171,6 +171,12 @@ KINDS = {
     "few values": _some(RANDOM.normal(size=20)).astype("f4"),
     "smooth": np.sin(np.arange(1 << 17) / 1000),
     "steps": np.arange(1 << 17) // 100,
+    **{
+        f"labels enlarged, {dtype}": np.repeat(
+            np.repeat(RANDOM.integers(0, 500, (50, 50)), 20, axis=0), 20, axis=1
+        )[: 1000 // np.dtype(dtype).itemsize].astype(dtype)
+        for dtype in ("u2", "u4")
+    },
 }
 
 

@@ -391,11 +391,9 @@ def _others_repeat(items: np.ndarray, sample: np.ndarray) -> bool:
 
 
 def _sample(items: np.ndarray) -> np.ndarray:
-    """Return strips from all over a chunk."""
-    strip = _STRIP // items.dtype.itemsize
-    count = min(items.nbytes // _STRIP // 16 + 2, 16)
-    starts = ((items.size - strip) * number // (count - 1) for number in range(count))
-    return np.concatenate([items[start : start + strip] for start in starts])
+    """Return the beginning and the end of a chunk: some rows of each, if possible."""
+    count = min(max(items.nbytes // 32, _SHORTEST), _LONGEST) // items.dtype.itemsize
+    return np.concatenate([items[:count], items[-count:]])
 
 
 _COMPARED = 4096
@@ -406,15 +404,15 @@ _SORTED = 512
 """Maximum number of elements that are compared with each other."""
 _RARE = 50
 """If one element in so many, or fewer, is there already, chunks are shuffled."""
-_MUCH = 0.03
+_MUCH = 0.1
 """Relative difference of sizes of a sample that says which one of two levels is better."""
 _LOOKED_AT = 1 << 15
 """Maximum number of elements among which others than the most frequent one are looked for."""
 _FEW_OTHERS = 200
 """If one of so many others, or fewer, is there already, the lower level is better."""
-_STRIP = 1 << 11
-"""Bytes of a strip of the sample, which has a sixteenth of the chunk at most, and 32 KiB."""
-_TRIED_WHOLE = 2 * _STRIP
+_SHORTEST, _LONGEST = 1 << 11, 1 << 15
+"""Bytes of each part of the sample; a 32nd of the chunk, if that is between these."""
+_TRIED_WHOLE = 2 * _SHORTEST
 """Bytes of the largest chunk that is no larger than a sample, and is compressed both ways."""
 
 _UNITS = {size: np.dtype(f"u{size}") for size in (1, 2, 4, 8)}
