@@ -1353,7 +1353,7 @@ def test_plan_says_that_a_resuming_call_found_nothing_to_resume(tmp_path):
 
     x = da.ones(8, chunks=2).map_blocks(block, dtype="f8", meta=np.ones(0))
     (tmp_path / "fail").touch()
-    for resume, said in ((False, "none was found to resume"), (True, "resumes the job")):
+    for resume, said in ((False, "no job to resume"), (True, "resumes the job")):
         with pytest.raises(RuntimeError, match="stopped"):
             zd.to_zarr(x, tmp_path / "a", resume=resume)
         assert said in str(zd.plan_write(x, tmp_path / "a", resume=True))

@@ -176,7 +176,7 @@ class ResumePlan:
                 if append_or_none(self.place.store)
                 else "an object for each process and at least 2 s of its work"
             )
-            found = "; none was found to resume: all is written" if self.options.resume else ""
+            found = "; no job to resume: everything is written" if self.options.resume else ""
             return f"  journal {self.place.url}, {files}{found}"
         return None
 
