@@ -115,8 +115,10 @@ IN_CI_ONLY = (
     "tests/graph/test_schedulers.py::test_after_a_fork",
     "tests/grid/test_rectilinear.py::test_a_million_cells_are_fast_and_small",
     "tests/hierarchy/test_key_swap.py::test_a_job_that_died_goes_on",
+    "tests/hierarchy/test_key_swap.py::test_a_killed_job_leaves_one_version_or_the_other",
     "tests/hierarchy/test_key_swap.py::test_arrays_of_any_number_of_dimensions",
     "tests/hierarchy/test_key_swap.py::test_several_arrays_and_one_that_is_computed_later",
+    "tests/hierarchy/test_key_swap.py::test_versions_alternate_between_two_layouts_of_keys",
     "tests/hierarchy/test_links.py::test_tampered_jobs_are_refused",
     "tests/jobs/copy/test_copy_s3.py",
     "tests/jobs/engine/test_connect.py::test_jobs_and_ranks_run_without_extras",
@@ -214,6 +216,7 @@ IN_CI_ONLY = (
     "tests/ome/test_convert.py"
     "::test_pages_in_one_strip_are_decoded_once_by_as_many_threads_as_have_room",
     "tests/ome/test_convert.py::test_what_has_little_room_besides_a_page_decodes_it_a_few_times",
+    "tests/ome/test_convert.py::test_wide_strips_take_the_memory_of_the_plan",
     "tests/ome/test_jobs.py::test_killed",
     "tests/ome/test_jobs.py::test_memory",
     "tests/ome/test_jobs.py::test_on_a_cluster",
@@ -291,6 +294,7 @@ IN_CI_ONLY = (
     "tests/stores/backends/test_s3.py::test_two_jobs_share_a_border_object",
     "tests/stores/backends/test_s3.py::test_whoever_has_no_credentials_is_told_how_to_give_them",
     "tests/stores/backends/test_zip.py::test_zip64_and_data_before_the_archive",
+    "tests/stores/test_faults.py::test_a_large_value_is_put_in_parts_that_are_tried_again",
     "tests/stores/test_faults.py::test_a_large_value_may_take_longer_than_an_answer",
     "tests/stores/test_faults.py::test_a_load_with_faults",
     "tests/stores/test_faults.py::test_a_server_that_says_nothing_is_an_error_in_bounded_time",
@@ -320,6 +324,7 @@ IN_CI_ONLY = (
     "tests/xarray/test_swap_s3.py::test_a_group_of_a_larger_store",
     "tests/xarray/test_swap_s3.py::test_a_group_that_is_shown_in_part_is_not_renamed",
     "tests/xarray/test_swap_s3.py::test_a_job_that_stopped_on_the_way_goes_on",
+    "tests/xarray/test_swap_s3.py::test_a_swap_beside_an_append_is_refused",
     "tests/xarray/test_swap_s3.py::test_a_tree_and_an_array",
     "tests/xarray/test_swap_s3.py"
     "::test_a_version_before_the_last_is_not_read_where_the_next_one_is_written",
@@ -333,6 +338,7 @@ IN_CI_ONLY = (
     "tests/xarray/test_swap_s3.py::test_on_azure",
     "tests/xarray/test_swap_s3.py::test_others_are_kept_away",
     "tests/xarray/test_swap_s3.py::test_others_end_what_is_left_or_are_refused",
+    "tests/xarray/test_swap_s3.py::test_the_next_swap_ends_what_is_left",
     "tests/xarray/test_swap_s3.py::test_the_same_call_goes_on",
     "tests/xarray/test_swap_s3.py::test_what_is_left_of_a_group_below_is_ended_first",
     "tests/xarray/test_swap_s3.py"
